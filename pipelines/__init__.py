@@ -1,0 +1,1 @@
+"""Batch jobs around the library; run `python -m pipelines --help`."""

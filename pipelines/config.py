@@ -1,0 +1,177 @@
+"""The YAML run file: one schema for every job, unknown keys refused."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+TimeUnit = Literal["s", "ms", "us", "ns"]
+Rate = Annotated[float, Field(ge=0, lt=1)]
+
+
+class ConfigError(ValueError):
+    """A run file that cannot be used; the message names the file and the key."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LogConfig(_Section):
+    """Where the raw tables are.
+
+    The folder holds `events.parquet` and `impressions.parquet`, and optionally `histories.parquet`,
+    `items.parquet` and `users.parquet`.
+    """
+
+    folder: Path = Path("log")
+    time_unit: TimeUnit = "ms"
+
+
+class SplitConfig(_Section):
+    """Half-open ranges of impression time, in this order: train, valid, test.
+
+    Train is `[train_from, valid_from)`, valid `[valid_from, test_from)`, test
+    `[test_from, test_until)`. A value is a time stamp with a zone, or an integer in the log's unit.
+    """
+
+    train_from: datetime | int | None = None
+    valid_from: datetime | int
+    test_from: datetime | int
+    test_until: datetime | int | None = None
+
+    @model_validator(mode="after")
+    def _zones(self) -> "SplitConfig":
+        for name in ("train_from", "valid_from", "test_from", "test_until"):
+            value = getattr(self, name)
+            if isinstance(value, datetime) and value.tzinfo is None:
+                raise ValueError(
+                    f"`{name}` needs a time zone, for instance 2022-05-01T00:00:00+08:00. "
+                    f"Received: {value.isoformat()}"
+                )
+        return self
+
+
+class PrepareConfig(_Section):
+    """Raw tables to one row an impression with point-in-time sequences."""
+
+    sequence_types: list[str] = Field(min_length=1)
+    max_length: int = Field(default=50, ge=1)
+    item_fields: list[str] = []
+    user_fields: list[str] = []
+    context_fields: list[str] = []
+    labels: list[str] = Field(min_length=1)
+    where: dict[str, list[int | str]] = {}
+    split: SplitConfig
+
+
+class ModelConfig(_Section):
+    """The reference ranker: target attention over the sequences (DIN), side features, an MLP."""
+
+    label: str
+    categorical: list[str] = []
+    numeric: list[str] = []
+    embedding_dim: int = Field(default=16, ge=1)
+    min_count: int = Field(default=1, ge=1)
+    attention_units: list[int] = [32]
+    mlp_units: list[int] = [128, 64]
+    dropout: Rate = 0.0
+    embedding_l2: float = Field(default=0.0, ge=0)
+
+
+class DenoiserConfig(_Section):
+    """Arguments of `seqdenoise.SequenceDenoiser`, under the same names."""
+
+    weight: float = Field(default=0.1, ge=0)
+    masking: Literal["dimension"] = "dimension"
+    temperature: float = Field(default=0.1, gt=0)
+    symmetric: bool = False
+    exclude: list[str] = ["search"]
+    units: int = Field(default=32, ge=1)
+    hidden_units: int = Field(default=64, ge=1)
+    warmup_steps: int = Field(default=0, ge=0)
+
+
+class TrainConfig(_Section):
+    """The optimisation of one run."""
+
+    batch_size: int = Field(default=512, ge=1)
+    epochs: int = Field(default=10, ge=1)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    patience: int = Field(default=1, ge=0)
+    pool_row_groups: int = Field(default=8, ge=1)
+
+
+class AbConfig(_Section):
+    """The A/B: which seeds, and how the interval is made."""
+
+    seeds: list[int] = Field(default=[0, 1, 2], min_length=1)
+    num_resamples: int = Field(default=2000, ge=100)
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    user_key: str = "user"
+
+
+class RunConfig(_Section):
+    """A whole run file. Relative folders are under `folder`, itself under the working directory."""
+
+    folder: Path
+    log: LogConfig = LogConfig()
+    prepare: PrepareConfig
+    model: ModelConfig
+    denoiser: DenoiserConfig = DenoiserConfig()
+    train: TrainConfig = TrainConfig()
+    ab: AbConfig = AbConfig()
+
+    @property
+    def log_folder(self) -> Path:
+        """Where the raw tables are."""
+        return self.folder / self.log.folder
+
+    @property
+    def prepared_folder(self) -> Path:
+        """Where `prepare` writes `train.parquet`, `valid.parquet` and `test.parquet`."""
+        return self.folder / "prepared"
+
+
+def _describe(error: ValidationError) -> str:
+    lines = []
+    for item in error.errors():
+        key = ".".join(str(part) for part in item["loc"]) or "(top level)"
+        if item["type"] == "extra_forbidden":
+            lines.append(f"{key}: unknown key")
+            continue
+        received = "" if item["type"] == "missing" else f". Received: {item['input']!r}"
+        message = item["msg"].removeprefix("Value error, ")
+        lines.append(f"{key}: {message}" + ("" if "Received:" in message else received))
+    return "\n  ".join(lines)
+
+
+def load_run_config(path: Path, folder: Path | None = None) -> RunConfig:
+    """Reads and checks a run file.
+
+    Args:
+        path: The YAML file.
+        folder: Replaces the file's `folder` where given.
+
+    Returns:
+        The checked configuration.
+
+    Raises:
+        ConfigError: The file is missing, is no YAML mapping, or has an unknown or invalid key.
+    """
+    try:
+        raw: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: expected a readable run file. Received: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: expected YAML. Received: {error}") from error
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: expected a YAML mapping. Received: {type(raw).__name__}")
+    if folder is not None:
+        raw["folder"] = folder
+    try:
+        return RunConfig.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(f"{path}:\n  {_describe(error)}") from error

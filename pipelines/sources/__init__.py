@@ -1,0 +1,1 @@
+"""Published log layouts turned into the event, impression and history tables."""

@@ -1,0 +1,1 @@
+"""Plug-in denoising of behaviour sequences for ranking models."""

@@ -1,0 +1,1 @@
+"""Logs: event tables, point-in-time sequences, parquet input and simulation."""

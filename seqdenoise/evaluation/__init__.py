@@ -1,0 +1,1 @@
+"""Offline A/B evaluation of two or more models on the same impressions."""
