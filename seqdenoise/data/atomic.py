@@ -43,7 +43,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yields a temporary folder that replaces `path` when the block ends, and vanishes if it raises.
+    """Yields a temporary folder that replaces `path` when the block ends, vanishing if it raises.
 
     An existing `path` is moved away first and removed last, so a reader sees the old folder, for an
     instant none, then the new one; never a mixture.
