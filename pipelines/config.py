@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 TimeUnit = Literal["s", "ms", "us", "ns"]
 Rate = Annotated[float, Field(ge=0, lt=1)]
+Units = Annotated[int, Field(ge=1)]
 
 
 class ConfigError(ValueError):
@@ -68,15 +69,21 @@ class PrepareConfig(_Section):
 
 
 class ModelConfig(_Section):
-    """The reference ranker: target attention over the sequences (DIN), side features, an MLP."""
+    """The reference ranker: target attention over the sequences (DIN), side features, an MLP.
+
+    `event_fields` are the item fields embedded, beside the item itself, for the candidate and for
+    every event of a sequence, from one shared table a field. `categorical` and `numeric` are
+    further columns of the impression: item, user or context fields.
+    """
 
     label: str
+    event_fields: list[str] = []
     categorical: list[str] = []
     numeric: list[str] = []
     embedding_dim: int = Field(default=16, ge=1)
     min_count: int = Field(default=1, ge=1)
-    attention_units: list[int] = [32]
-    mlp_units: list[int] = [128, 64]
+    attention_units: list[Units] = [32]
+    mlp_units: list[Units] = [128, 64]
     dropout: Rate = 0.0
     embedding_l2: float = Field(default=0.0, ge=0)
 
@@ -87,7 +94,8 @@ class DenoiserConfig(_Section):
     weight: float = Field(default=0.1, ge=0)
     masking: Literal["dimension"] = "dimension"
     temperature: float = Field(default=0.1, gt=0)
-    symmetric: bool = False
+    loss: Literal["info_nce"] = "info_nce"
+    loss_options: dict[str, bool | int | float | str] = {}
     exclude: list[str] = ["search"]
     units: int = Field(default=32, ge=1)
     hidden_units: int = Field(default=64, ge=1)
@@ -123,6 +131,31 @@ class RunConfig(_Section):
     denoiser: DenoiserConfig = DenoiserConfig()
     train: TrainConfig = TrainConfig()
     ab: AbConfig = AbConfig()
+
+    @model_validator(mode="after")
+    def _columns_are_prepared(self) -> "RunConfig":
+        prepare, model = self.prepare, self.model
+        item, side = prepare.item_fields, prepare.user_fields + prepare.context_fields
+        for key, used, known in (
+            ("label", [model.label], prepare.labels),
+            ("event_fields", model.event_fields, item),
+            ("categorical", model.categorical, item + side),
+            ("numeric", model.numeric, item + side),
+        ):
+            unknown = sorted(set(used) - set(known))
+            if unknown:
+                raise ValueError(
+                    f"`model.{key}` may only name columns that `prepare` keeps, here {known}. "
+                    f"Received: {unknown}"
+                )
+        uses = model.event_fields + model.categorical + model.numeric
+        twice = sorted({column for column in uses if uses.count(column) > 1})
+        if twice:
+            raise ValueError(
+                "A column may be in one of `model.event_fields`, `model.categorical` and "
+                f"`model.numeric`, once. Received: {twice}"
+            )
+        return self
 
     @property
     def log_folder(self) -> Path:

@@ -1,0 +1,192 @@
+"""The reference ranker: a DIN-style network, and the TFRS model that trains it with the plug-in."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+import tensorflow_recommenders as tfrs
+
+from seqdenoise import SequenceDenoiser
+from seqdenoise.numerics import Tensor
+
+
+@dataclass(frozen=True)
+class RankerSpec:
+    """Shape of the ranker.
+
+    Attributes:
+        sequence_types: Names of the behaviour sequences.
+        event_fields: Fields of an event and of the candidate; the first is `item`.
+        categorical: Further columns that are embedded.
+        numeric: Further columns that are numbers.
+        sizes: Number of ids of each embedded field or column, the reserved ones included.
+        max_length: Slots `L` of a sequence.
+        embedding_dim: Length of one embedding.
+        attention_units: Hidden layers of the attention network.
+        mlp_units: Hidden layers of the final network.
+        dropout: Dropout rate in the final network.
+        embedding_l2: L2 penalty on the embeddings looked up in a batch.
+    """
+
+    sequence_types: tuple[str, ...]
+    event_fields: tuple[str, ...]
+    categorical: tuple[str, ...]
+    numeric: tuple[str, ...]
+    sizes: Mapping[str, int]
+    max_length: int
+    embedding_dim: int
+    attention_units: tuple[int, ...]
+    mlp_units: tuple[int, ...]
+    dropout: float
+    embedding_l2: float
+
+
+def _mlp(units: Sequence[int], dropout: float, name: str) -> Any:
+    layers: list[Any] = []
+    for width in units:
+        layers.append(tf.keras.layers.Dense(width, activation="relu"))
+        if dropout:
+            layers.append(tf.keras.layers.Dropout(dropout))
+    return tf.keras.Sequential([*layers, tf.keras.layers.Dense(1)], name=name)
+
+
+class Ranker(tf.keras.Model):
+    """Target attention over behaviour sequences, side features, and an MLP to one logit.
+
+    The forward pass comes in two halves, `embed` and `score`, so that a plug-in can stand between
+    them without being part of the ranker, and so never of its export.
+
+    Args:
+        spec: Its shape.
+
+    References:
+        Zhou et al. (2018), "Deep Interest Network for Click-Through Rate Prediction", section 4.
+        The attention weights are not normalised, as there.
+    """
+
+    def __init__(self, spec: RankerSpec) -> None:
+        super().__init__(name="ranker")
+        self.spec = spec
+        self.tables = {
+            name: tf.keras.layers.Embedding(
+                size,
+                spec.embedding_dim,
+                embeddings_initializer="glorot_normal",
+                name=f"{name}_table",
+            )
+            for name, size in spec.sizes.items()
+        }
+        self.attention = {
+            kind: _mlp(spec.attention_units, 0.0, f"{kind}_attention")
+            for kind in spec.sequence_types
+        }
+        self.mlp = _mlp(spec.mlp_units, spec.dropout, "mlp")
+
+    def embed(
+        self, features: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """Embeds the candidate and the events of every sequence.
+
+        Args:
+            features: Encoded features of a batch.
+
+        Returns:
+            The candidate `[B, D]`; per type the events `[B, L, D]`; per type bool `[B, L]`, True
+            for a real event.
+        """
+        fields = self.spec.event_fields
+        candidate = tf.concat([self.tables[field](features[field]) for field in fields], axis=-1)
+        sequences, masks = {}, {}
+        for kind in self.spec.sequence_types:
+            sequences[kind] = tf.concat(
+                [self.tables[field](features[f"{kind}__{field}"]) for field in fields], axis=-1
+            )
+            masks[kind] = tf.sequence_mask(features[f"{kind}__length"], self.spec.max_length)
+        return candidate, sequences, masks
+
+    def score(
+        self,
+        candidate: Tensor,
+        sequences: Mapping[str, Tensor],
+        masks: Mapping[str, Tensor],
+        features: Mapping[str, Tensor],
+        training: bool = False,
+    ) -> Tensor:
+        """Scores the candidate.
+
+        Args:
+            candidate: float `[B, D]`.
+            sequences: Per type float `[B, L, D]`.
+            masks: Per type bool `[B, L]`.
+            features: Encoded features of the batch, for the side features and lengths.
+            training: Whether dropout is on.
+
+        Returns:
+            Logits `[B, 1]`.
+        """
+        parts = [candidate]
+        penalised = [candidate]
+        for kind in self.spec.sequence_types:
+            events, mask = sequences[kind], masks[kind]
+            events = tf.where(mask[:, :, tf.newaxis], events, tf.zeros_like(events))
+            target = tf.broadcast_to(candidate[:, tf.newaxis], tf.shape(events))
+            pairs = tf.concat([target, events, target - events, target * events], axis=-1)
+            relevance = tf.where(mask[:, :, tf.newaxis], self.attention[kind](pairs), 0.0)
+            count = tf.reduce_sum(tf.cast(mask, events.dtype), axis=1, keepdims=True)
+            attended = tf.reduce_sum(relevance * events, axis=1)
+            mean = tf.math.divide_no_nan(tf.reduce_sum(events, axis=1), count)
+            parts += [attended, mean, tf.math.log1p(count)]
+            penalised.append(mean)
+        side = [self.tables[name](features[name]) for name in self.spec.categorical]
+        parts += side
+        parts += [features[name][:, tf.newaxis] for name in self.spec.numeric]
+        if training and self.spec.embedding_l2:
+            squares = [tf.reduce_mean(tf.reduce_sum(x * x, axis=-1)) for x in penalised + side]
+            self.add_loss(self.spec.embedding_l2 * tf.add_n(squares))
+        return self.mlp(tf.concat(parts, axis=-1), training=training)
+
+    def call(self, features: Mapping[str, Tensor], training: bool = False) -> Tensor:
+        """Logits `[B, 1]` of a batch of encoded features."""
+        candidate, sequences, masks = self.embed(features)
+        return self.score(candidate, sequences, masks, features, training=training)
+
+
+class RankingModel(tfrs.Model):
+    """A ranker and, optionally, the plug-in between its embeddings and its attention.
+
+    Args:
+        ranker: The ranker.
+        label: Name of the label among a batch's features.
+        denoiser: The plug-in, or None for the control.
+    """
+
+    def __init__(
+        self, ranker: Ranker, label: str, denoiser: SequenceDenoiser | None = None
+    ) -> None:
+        super().__init__()
+        self.ranker = ranker
+        self.label = label
+        self.denoiser = denoiser
+        self.task = tfrs.tasks.Ranking(loss=tf.keras.losses.BinaryCrossentropy(from_logits=True))
+
+    def call(self, features: Mapping[str, Tensor], training: bool = False) -> Tensor:
+        """Logits `[B, 1]` of a batch of encoded features."""
+        candidate, sequences, masks = self.ranker.embed(features)
+        if self.denoiser is not None:
+            sequences = self.denoiser(
+                sequences,
+                mask=masks,
+                sample_ids=features["user"],
+                sample_weight=features.get("weight"),
+                training=training,
+            )
+        return self.ranker.score(candidate, sequences, masks, features, training=training)
+
+    def compute_loss(self, inputs: Mapping[str, Tensor], training: bool = False) -> Tensor:
+        """Binary cross-entropy of the label, weighted by `weight` where the log has it."""
+        return self.task(
+            labels=tf.cast(inputs[self.label], tf.float32)[:, tf.newaxis],
+            predictions=self(inputs, training=training),
+            sample_weight=inputs.get("weight"),
+        )

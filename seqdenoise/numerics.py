@@ -1,0 +1,92 @@
+"""Safe norms, masked reductions and the only constants that guard against division by zero."""
+
+from typing import Any
+
+import tensorflow as tf
+
+Tensor = Any  # TensorFlow ships no types; the name documents intent.
+
+# A vector whose largest component is below the square root of the smallest normal number has no
+# usable direction: its gradient, of order 1 / length, would overflow when multiplied once.
+_MIN_LENGTH = {tf.float32: 1e-19, tf.float64: 1e-154}
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Casts half precision to float32 and leaves float32 and float64 alone."""
+    x = tf.convert_to_tensor(x)
+    return x if x.dtype in (tf.float32, tf.float64) else tf.cast(x, tf.float32)
+
+
+def l2_normalize(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales vectors to unit length, safely for zero, tiny and huge ones.
+
+    The vector is divided by its largest component before it is squared, so no square overflows or
+    underflows. Unit vectors do not depend on that divisor, hence no gradient flows through it.
+
+    Args:
+        x: float `[..., d]`.
+
+    Returns:
+        The unit vectors, `[..., d]`, float32 or float64, zero where `x` has no direction; and bool
+        `[...]`, True where it has one.
+
+    Example:
+        >>> unit, has_direction = l2_normalize(tf.constant([[3e30, 4e30], [0.0, 0.0]]))
+        >>> unit.numpy().round(2).tolist(), has_direction.numpy().tolist()
+        ([[0.6000000238418579, 0.800000011920929], [0.0, 0.0]], [True, False])
+    """
+    x = at_least_float32(x)
+    largest = tf.stop_gradient(tf.reduce_max(tf.abs(x), axis=-1, keepdims=True))
+    # "not below" rather than "above": a NaN vector keeps its NaN instead of passing for a zero one.
+    has_direction = tf.logical_not(largest < _MIN_LENGTH[x.dtype])
+    scaled = tf.where(has_direction, x, tf.ones_like(x)) / tf.where(
+        has_direction, largest, tf.ones_like(largest)
+    )
+    unit = scaled / tf.sqrt(tf.reduce_sum(tf.square(scaled), axis=-1, keepdims=True))
+    return tf.where(has_direction, unit, tf.zeros_like(unit)), tf.squeeze(has_direction, -1)
+
+
+def masked_mean(values: Tensor, mask: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Mean of the values whose mask is True; exactly 0 when there are none.
+
+    Args:
+        values: float, any shape.
+        mask: bool, the same shape.
+        weights: Optional non-negative float, the same shape. What it holds where `mask` is False is
+            never read.
+
+    Returns:
+        A scalar of the dtype of `values`.
+
+    Example:
+        >>> mask = tf.constant([True, True, False])
+        >>> float(masked_mean(tf.constant([1.0, 3.0, float("nan")]), mask))
+        2.0
+    """
+    counted = tf.cast(mask, values.dtype)
+    if weights is not None:
+        counted = tf.where(mask, tf.cast(weights, values.dtype), tf.zeros_like(counted))
+    total = tf.reduce_sum(tf.where(mask, values, tf.zeros_like(values)) * counted)
+    return tf.math.divide_no_nan(total, tf.reduce_sum(counted))
+
+
+def masked_pool(sequence: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the real events of each row; a zero vector for a row without any.
+
+    Args:
+        sequence: float `[B, L, D]`. Padding may hold anything, NaN included: it is replaced before
+            any arithmetic, so it reaches neither the value nor the gradient.
+        mask: bool `[B, L]`, True for a real event.
+
+    Returns:
+        `[B, D]`, float32 or float64.
+
+    Example:
+        >>> mask = tf.constant([[True, True, False]])
+        >>> masked_pool(tf.constant([[[2.0], [4.0], [float("nan")]]]), mask).numpy()
+        array([[3.]], dtype=float32)
+    """
+    sequence = at_least_float32(sequence)
+    kept = tf.where(mask[:, :, tf.newaxis], sequence, tf.zeros_like(sequence))
+    count = tf.reduce_sum(tf.cast(mask, sequence.dtype), axis=1)
+    return tf.math.divide_no_nan(tf.reduce_sum(kept, axis=1), count[:, tf.newaxis])
