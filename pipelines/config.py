@@ -82,15 +82,16 @@ class ModelConfig(_Section):
     numeric: list[str] = []
     embedding_dim: int = Field(default=16, ge=1)
     min_count: int = Field(default=1, ge=1)
-    attention_units: list[Units] = [32]
+    attention_units: list[Units] = Field(default=[32], min_length=1)
     mlp_units: list[Units] = [128, 64]
     dropout: Rate = 0.0
     embedding_l2: float = Field(default=0.0, ge=0)
 
 
 class DenoiserConfig(_Section):
-    """Arguments of `seqdenoise.SequenceDenoiser`, under the same names."""
+    """Arguments of `seqdenoise.SequenceDenoiser`, under the same names, and whether to use it."""
 
+    enabled: bool = True
     weight: float = Field(default=0.1, ge=0)
     masking: Literal["dimension"] = "dimension"
     temperature: float = Field(default=0.1, gt=0)

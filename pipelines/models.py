@@ -19,7 +19,8 @@ class RankerSpec:
         sequence_types: Names of the behaviour sequences.
         event_fields: Fields of an event and of the candidate; the first is `item`.
         categorical: Further columns that are embedded.
-        numeric: Further columns that are numbers.
+        numeric: Further columns that are numbers, each with the mean and the standard deviation of
+            its signed `log1p` over the training rows.
         sizes: Number of ids of each embedded field or column, the reserved ones included.
         max_length: Slots `L` of a sequence.
         embedding_dim: Length of one embedding.
@@ -32,7 +33,7 @@ class RankerSpec:
     sequence_types: tuple[str, ...]
     event_fields: tuple[str, ...]
     categorical: tuple[str, ...]
-    numeric: tuple[str, ...]
+    numeric: Mapping[str, tuple[float, float]]
     sizes: Mapping[str, int]
     max_length: int
     embedding_dim: int
@@ -49,6 +50,39 @@ def _mlp(units: Sequence[int], dropout: float, name: str) -> Any:
         if dropout:
             layers.append(tf.keras.layers.Dropout(dropout))
     return tf.keras.Sequential([*layers, tf.keras.layers.Dense(1)], name=name)
+
+
+class TargetAttention(tf.keras.layers.Layer):
+    """Relevance of each event to the candidate.
+
+    An MLP on candidate `q`, event `k`, `q - k` and `q * k`. Its first layer is linear in these and,
+    for a given candidate, linear in `k`: `q A + k (B + diag(q) C) + bias` is the same family of
+    functions as one layer on the four parts side by side, without making them for every event.
+
+    Args:
+        units: Hidden layers, at least one.
+        **kwargs: Arguments of `tf.keras.layers.Layer`.
+    """
+
+    def __init__(self, units: Sequence[int], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        first, *rest = units
+        self.units = first
+        self.candidate = tf.keras.layers.Dense(first, name="candidate")
+        self.rest = _mlp(rest, 0.0, "rest")
+
+    def build(self, candidate_shape: Any) -> None:
+        """Creates the event's matrices."""
+        shape = (candidate_shape[-1], self.units)
+        self.event = self.add_weight(name="event", shape=shape, initializer="glorot_uniform")
+        self.product = self.add_weight(name="product", shape=shape, initializer="glorot_uniform")
+        super().build(candidate_shape)
+
+    def call(self, candidate: Tensor, events: Tensor) -> Tensor:
+        """Relevance `[B, L]` of events `[B, L, D]` to a candidate `[B, D]`."""
+        per_row = self.event + candidate[:, :, tf.newaxis] * self.product  # [B, D, units]
+        hidden = tf.matmul(events, per_row) + self.candidate(candidate)[:, tf.newaxis]
+        return self.rest(tf.nn.relu(hidden))[:, :, 0]
 
 
 class Ranker(tf.keras.Model):
@@ -78,7 +112,7 @@ class Ranker(tf.keras.Model):
             for name, size in spec.sizes.items()
         }
         self.attention = {
-            kind: _mlp(spec.attention_units, 0.0, f"{kind}_attention")
+            kind: TargetAttention(spec.attention_units, name=f"{kind}_attention")
             for kind in spec.sequence_types
         }
         self.mlp = _mlp(spec.mlp_units, spec.dropout, "mlp")
@@ -128,19 +162,20 @@ class Ranker(tf.keras.Model):
         parts = [candidate]
         penalised = [candidate]
         for kind in self.spec.sequence_types:
-            events, mask = sequences[kind], masks[kind]
-            events = tf.where(mask[:, :, tf.newaxis], events, tf.zeros_like(events))
-            target = tf.broadcast_to(candidate[:, tf.newaxis], tf.shape(events))
-            pairs = tf.concat([target, events, target - events, target * events], axis=-1)
-            relevance = tf.where(mask[:, :, tf.newaxis], self.attention[kind](pairs), 0.0)
-            count = tf.reduce_sum(tf.cast(mask, events.dtype), axis=1, keepdims=True)
-            attended = tf.reduce_sum(relevance * events, axis=1)
-            mean = tf.math.divide_no_nan(tf.reduce_sum(events, axis=1), count)
+            events, real = sequences[kind], tf.cast(masks[kind], tf.float32)
+            relevance = real * self.attention[kind](candidate, events)
+            count = tf.reduce_sum(real, axis=1, keepdims=True)
+            share = tf.math.divide_no_nan(real, count)
+            # Padding is the embedding of PAD, a finite vector, so a weight of 0 removes it.
+            pooled = tf.matmul(tf.stack([relevance, share], axis=1), events)  # [B, 2, D]
+            attended, mean = pooled[:, 0], pooled[:, 1]
             parts += [attended, mean, tf.math.log1p(count)]
             penalised.append(mean)
         side = [self.tables[name](features[name]) for name in self.spec.categorical]
         parts += side
-        parts += [features[name][:, tf.newaxis] for name in self.spec.numeric]
+        for name, (mean, deviation) in self.spec.numeric.items():
+            x = features[name][:, tf.newaxis]
+            parts.append((tf.sign(x) * tf.math.log1p(tf.abs(x)) - mean) / deviation)
         if training and self.spec.embedding_l2:
             squares = [tf.reduce_mean(tf.reduce_sum(x * x, axis=-1)) for x in penalised + side]
             self.add_loss(self.spec.embedding_l2 * tf.add_n(squares))
@@ -169,6 +204,8 @@ class RankingModel(tfrs.Model):
         self.label = label
         self.denoiser = denoiser
         self.task = tfrs.tasks.Ranking(loss=tf.keras.losses.BinaryCrossentropy(from_logits=True))
+        # TFRS logs the last batch's loss; a learning curve needs the epoch's mean.
+        self.ranking_loss = tf.keras.metrics.Mean(name="ranking_loss")
 
     def call(self, features: Mapping[str, Tensor], training: bool = False) -> Tensor:
         """Logits `[B, 1]` of a batch of encoded features."""
@@ -185,8 +222,10 @@ class RankingModel(tfrs.Model):
 
     def compute_loss(self, inputs: Mapping[str, Tensor], training: bool = False) -> Tensor:
         """Binary cross-entropy of the label, weighted by `weight` where the log has it."""
-        return self.task(
+        loss = self.task(
             labels=tf.cast(inputs[self.label], tf.float32)[:, tf.newaxis],
             predictions=self(inputs, training=training),
             sample_weight=inputs.get("weight"),
         )
+        self.ranking_loss.update_state(loss)
+        return loss

@@ -5,7 +5,7 @@
 
 import tensorflow as tf
 
-from seqdenoise.numerics import Tensor, l2_normalize, masked_mean
+from seqdenoise.numerics import Tensor, at_least_float32, l2_normalize, masked_mean
 
 
 def _check_shape(name: str, x: Tensor, expected: list[int | None], words: str) -> None:
@@ -117,8 +117,11 @@ def info_nce_loss(
     _check_shape("mask", mask, [rows], f"[{rows}]")
     if mask.dtype != tf.bool:
         raise ValueError(f"`mask` must be bool, True for a valid row. Received: {mask.dtype}")
-    if isinstance(temperature, int | float) and not temperature > 0:
-        raise ValueError(f"`temperature` must be above 0. Received: {temperature}")
+    if isinstance(temperature, int | float):
+        if not temperature > 0:
+            raise ValueError(f"`temperature` must be above 0. Received: {temperature}")
+        # `tf.cast` of a Python number would pass through float32.
+        temperature = tf.constant(temperature, at_least_float32(view_a).dtype)
 
     # Cleaned before any arithmetic: a `where` after it would still let NaN into the gradient.
     row_mask = mask[:, tf.newaxis]

@@ -37,8 +37,10 @@ def l2_normalize(x: Tensor) -> tuple[Tensor, Tensor]:
     """
     x = at_least_float32(x)
     largest = tf.stop_gradient(tf.reduce_max(tf.abs(x), axis=-1, keepdims=True))
-    # "not below" rather than "above": a NaN vector keeps its NaN instead of passing for a zero one.
-    has_direction = tf.logical_not(largest < _MIN_LENGTH[x.dtype])
+    # A maximum may drop NaN. A NaN vector must keep its NaN, not pass for a zero one.
+    broken = tf.reduce_any(tf.math.is_nan(x), axis=-1, keepdims=True)
+    largest = tf.where(broken, tf.ones_like(largest), largest)
+    has_direction = largest >= _MIN_LENGTH[x.dtype]
     scaled = tf.where(has_direction, x, tf.ones_like(x)) / tf.where(
         has_direction, largest, tf.ones_like(largest)
     )

@@ -1,0 +1,45 @@
+# Two commands do everything: `make demo` and `make test`. Both make the environment they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+DATA ?= simulated
+RUN_FILE := pipelines/configs/$(DATA).yaml
+FOLDER ?= build/$(DATA)
+
+.PHONY: demo test lint unit clean
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[pipelines,dev]'
+	touch $@
+
+# Raw log to verdict and exported model. `make demo DATA=kuairand SOURCE=folder` does it on real logs.
+demo: $(INSTALLED)
+ifeq ($(DATA),simulated)
+	$(BIN)/python -m pipelines simulate $(FOLDER)/log
+else
+	@test -n "$(SOURCE)" || { echo "error: DATA=$(DATA) needs SOURCE=folder of the published files"; exit 2; }
+	$(BIN)/python -m pipelines import $(DATA) "$(SOURCE)" $(FOLDER)/log
+endif
+	$(BIN)/python -m pipelines prepare $(RUN_FILE) --folder $(FOLDER)
+	$(BIN)/python -m pipelines audit $(RUN_FILE) --folder $(FOLDER)
+	$(BIN)/python -m pipelines ab $(RUN_FILE) --folder $(FOLDER)
+	$(BIN)/python -m pipelines export $(FOLDER)/ab/runs/treatment-seed0 $(FOLDER)/export
+
+test: lint unit
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Once for each Keras generation; the pipelines run on legacy Keras alone (TFRS demands it).
+unit: $(INSTALLED)
+	$(BIN)/python -m pytest
+	TF_USE_LEGACY_KERAS=1 $(BIN)/python -m pytest tests seqdenoise pipelines
+
+clean:
+	rm -rf $(VENV) build

@@ -1,0 +1,162 @@
+"""The command line: `python -m pipelines --help`."""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+# TFRS refuses to load under Keras 3. This process is ours, so it may choose; the library never
+# does.
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.markdown import Markdown
+
+from pipelines.config import ConfigError, load_run_config
+from seqdenoise.errors import DataError
+
+app = typer.Typer(
+    help="Raw logs to an A/B verdict and an exported model.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+sources = typer.Typer(help="Published logs to event, impression and history tables.")
+app.add_typer(sources, name="import", no_args_is_help=True)
+
+RunFile = Annotated[Path, typer.Argument(help="The YAML run file.", show_default=False)]
+Folder = Annotated[
+    Path | None, typer.Option(help="Replaces the run file's `folder`.", show_default=False)
+]
+LogFolder = Annotated[Path, typer.Argument(help="Where to write the log.", show_default=False)]
+
+
+def _log_to_stderr() -> None:
+    handler: logging.Handler
+    if sys.stderr.isatty():
+        handler = RichHandler(console=Console(stderr=True), show_path=False)
+        form = "%(message)s"
+    else:
+        handler = logging.StreamHandler()
+        form = "%(asctime)s %(message)s"
+    logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S", handlers=[handler])
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+
+
+@contextmanager
+def _one_clear_error() -> Iterator[None]:
+    try:
+        yield
+    except (ConfigError, DataError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+
+
+@app.command()
+def simulate(
+    log: LogFolder,
+    users: Annotated[int, typer.Option(min=1, help="Number of users.")] = 4000,
+    items: Annotated[int, typer.Option(min=10, help="Number of items.")] = 3000,
+    noise_rate: Annotated[
+        float, typer.Option(min=0, max=0.95, help="Share of click and cart events that are noise.")
+    ] = 0.3,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the log.")] = 0,
+) -> None:
+    """Write a simulated log with known noise: the embedded data source."""
+    from pipelines.simulate import write_simulated_log
+
+    with _one_clear_error():
+        write_simulated_log(log, num_users=users, num_items=items, noise_rate=noise_rate, seed=seed)
+
+
+@sources.command()
+def kuairand(
+    source: Annotated[Path, typer.Argument(help="The folder of the published files.")],
+    log: LogFolder,
+) -> None:
+    """Import KuaiRand-Pure: the published CSV files, or the adapted subset with histories."""
+    from pipelines.sources.kuairand import import_kuairand
+
+    with _one_clear_error():
+        import_kuairand(source, log)
+
+
+@app.command()
+def prepare(run_file: RunFile, folder: Folder = None) -> None:
+    """Turn a log into one row an impression with point-in-time sequences, split by time."""
+    from pipelines.prepare import prepare
+
+    with _one_clear_error():
+        prepare(load_run_config(run_file, folder))
+
+
+@app.command()
+def audit(run_file: RunFile, folder: Folder = None) -> None:
+    """Check the prepared files against the raw log for leaks. Exit code 1 if there are any."""
+    from pipelines.audit import audit
+
+    with _one_clear_error():
+        report = audit(load_run_config(run_file, folder))
+    print(report)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def train(
+    run_file: RunFile,
+    output: Annotated[Path, typer.Option(help="Folder of the run.", show_default=False)],
+    folder: Folder = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the run.")] = 0,
+    denoise: Annotated[
+        bool | None,
+        typer.Option(
+            help="Plug-in on or off; by default as the run file says.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Train one model and score the test rows."""
+    from pipelines.train import train
+
+    with _one_clear_error():
+        config = load_run_config(run_file, folder)
+        train(config, output, denoise=denoise, seed=seed)
+
+
+@app.command()
+def ab(run_file: RunFile, folder: Folder = None) -> None:
+    """Train control and treatment over the seeds and give the verdict."""
+    from pipelines.ab import run_ab
+    from seqdenoise.evaluation.verdict import headline, to_markdown
+
+    with _one_clear_error():
+        config = load_run_config(run_file, folder)
+        comparison = run_ab(config)
+    if sys.stdout.isatty():
+        Console().print(Markdown(to_markdown(comparison)))
+    else:
+        print(to_markdown(comparison))
+    print(headline(comparison))
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)],
+    output: Annotated[Path, typer.Argument(help="Folder of the SavedModel.", show_default=False)],
+) -> None:
+    """Export a run's ranker, without the plug-in, as a SavedModel that takes raw ids."""
+    from pipelines.export import export
+
+    with _one_clear_error():
+        export(run, output)
+
+
+if __name__ == "__main__":
+    _log_to_stderr()
+    app()

@@ -1,0 +1,218 @@
+"""One training run: fit, stop early on validation AUC, score the test rows, write it all down."""
+
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import tensorflow as tf
+
+import seqdenoise
+from pipelines.config import RunConfig
+from pipelines.features import Features, fit_features
+from pipelines.models import Ranker, RankingModel
+from seqdenoise.data.atomic import atomic_folder
+from seqdenoise.data.files import ParquetSource
+from seqdenoise.data.parquet import data_errors
+from seqdenoise.errors import DataError
+from seqdenoise.evaluation.ranking import auc, gauc, log_loss
+
+logger = logging.getLogger(__name__)
+
+_SCORING_BATCH = 4096
+
+
+def build_model(config: RunConfig, features: Features, *, seed: int, denoise: bool) -> RankingModel:
+    """Builds the ranking model, with or without the plug-in.
+
+    Args:
+        config: The run.
+        features: The fitted features.
+        seed: Seed of the plug-in; the host takes the global one.
+        denoise: Whether the plug-in is in.
+
+    Returns:
+        The model, not yet compiled.
+    """
+    denoiser = None
+    if denoise:
+        options = config.denoiser.model_dump(exclude={"enabled"})
+        denoiser = seqdenoise.SequenceDenoiser(**options, seed=seed, name="denoiser")
+    return RankingModel(Ranker(features.ranker_spec(config)), config.model.label, denoiser)
+
+
+def score(ranker: Ranker, dataset: tf.data.Dataset) -> npt.NDArray[np.float32]:
+    """Click probabilities `[rows]` of every row of a dataset, in its order."""
+    predict = tf.function(
+        lambda batch: tf.sigmoid(ranker(batch, training=False)), reduce_retracing=True
+    )
+    with data_errors():
+        return np.concatenate([predict(batch).numpy()[:, 0] for batch in dataset])
+
+
+class _ValidationAuc(tf.keras.callbacks.Callback):
+    """Puts the exact validation AUC into the logs of each epoch (Keras' own is binned)."""
+
+    def __init__(self, dataset: tf.data.Dataset, labels: npt.NDArray[Any], run: str) -> None:
+        super().__init__()
+        self._dataset = dataset
+        self._labels = labels
+        self._run = run
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._started = time.monotonic()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        logs = {} if logs is None else logs
+        logs["valid_auc"] = auc(self._labels, score(self.model.ranker, self._dataset))
+        logger.info(
+            "%s: epoch %d, loss %.4f, valid AUC %.4f, %.0f s",
+            self._run,
+            epoch + 1,
+            logs["ranking_loss"],
+            logs["valid_auc"],
+            time.monotonic() - self._started,
+        )
+
+
+def _targets(path: Path, label: str) -> pd.DataFrame:
+    with ParquetSource(path) as source:
+        source.require(["user", label])
+        parts = [
+            source.read_row_group(index, ["user", label]).to_pandas()
+            for index in range(source.num_row_groups)
+        ]
+    frame = pd.concat(parts, ignore_index=True).rename(columns={label: "label"})
+    if frame["label"].nunique() < 2:
+        raise DataError(
+            f"{path}, column `{label}`: expected both classes. "
+            f"Received: only {frame['label'].unique().tolist()}"
+        )
+    return frame
+
+
+def _quality(targets: pd.DataFrame, scores: npt.NDArray[np.float32]) -> dict[str, float]:
+    labels, users = targets["label"].to_numpy(), targets["user"].to_numpy()
+    return {
+        "auc": float(auc(labels, scores)),
+        "gauc": float(gauc(labels, scores, users)),
+        "log_loss": float(log_loss(labels, scores)),
+    }
+
+
+def _history(fitted: Any) -> pd.DataFrame:
+    frame = pd.DataFrame(fitted.history)
+    # What TFRS logs under these names is the last batch's, not the epoch's.
+    frame = frame.drop(columns=["loss", "regularization_loss", "total_loss"], errors="ignore")
+    frame = frame.rename(columns={"ranking_loss": "loss"})
+    frame.insert(0, "epoch", np.arange(1, len(frame) + 1))
+    return frame
+
+
+def train(
+    config: RunConfig,
+    folder: Path,
+    *,
+    denoise: bool | None = None,
+    seed: int = 0,
+    features: Features | None = None,
+) -> dict[str, Any]:
+    """Trains one model and writes `folder`, whole or not at all.
+
+    The folder holds `metrics.json`, `history.csv`, `scores.parquet` (test rows in file order),
+    `features.json`, `run.json` (the configuration) and `checkpoint/`, the weights of the best epoch
+    by validation AUC.
+
+    Args:
+        config: The run.
+        folder: The output folder; replaced where it exists.
+        denoise: Whether the plug-in is in; by default what the run file says.
+        seed: Seed of initial weights, dropout, shuffling and masks.
+        features: Fitted features, to share between runs; fitted here by default.
+
+    Returns:
+        What `metrics.json` holds.
+
+    Raises:
+        DataError: A prepared file is missing, damaged, or lacks a column or a class.
+    """
+    started = time.monotonic()
+    denoise = config.denoiser.enabled if denoise is None else denoise
+    label, settings = config.model.label, config.train
+    features = fit_features(config) if features is None else features
+    paths = {
+        split: config.prepared_folder / f"{split}.parquet" for split in ("train", "valid", "test")
+    }
+    targets = {split: _targets(paths[split], label) for split in ("valid", "test")}
+
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(seed)
+    shape: dict[str, Any] = {"label": label, "max_length": config.prepare.max_length}
+    training = features.dataset(
+        paths["train"],
+        batch_size=settings.batch_size,
+        shuffle_seed=seed,
+        pool_row_groups=settings.pool_row_groups,
+        **shape,
+    )
+    scoring = {
+        split: features.dataset(paths[split], batch_size=_SCORING_BATCH, **shape)
+        for split in ("valid", "test")
+    }
+    model = build_model(config, features, seed=seed, denoise=denoise)
+    model.compile(optimizer=tf.keras.optimizers.Adam(settings.learning_rate))
+    run = f"{'treatment' if denoise else 'control'}, seed {seed}"
+    with atomic_folder(folder) as aside:
+        best = str(aside / "checkpoint" / "best")
+        with data_errors():
+            fitted = model.fit(
+                training,
+                epochs=settings.epochs,
+                verbose=1 if sys.stdout.isatty() else 0,
+                callbacks=[
+                    _ValidationAuc(scoring["valid"], targets["valid"]["label"].to_numpy(), run),
+                    tf.keras.callbacks.ModelCheckpoint(
+                        best,
+                        monitor="valid_auc",
+                        mode="max",
+                        save_best_only=True,
+                        save_weights_only=True,
+                    ),
+                    tf.keras.callbacks.EarlyStopping(
+                        monitor="valid_auc", mode="max", patience=settings.patience
+                    ),
+                ],
+            )
+        model.load_weights(best).expect_partial()
+        scores = {split: score(model.ranker, scoring[split]) for split in ("valid", "test")}
+        history = _history(fitted)
+        metrics = {
+            "label": label,
+            "seed": seed,
+            "denoise": denoise,
+            "best_epoch": int(np.argmax(history["valid_auc"])) + 1,
+            "epochs": len(history),
+            "rows": {split: len(frame) for split, frame in targets.items()},
+            **{split: _quality(targets[split], scores[split]) for split in ("valid", "test")},
+            "seconds": round(time.monotonic() - started, 1),
+            "versions": {"seqdenoise": seqdenoise.__version__, "tensorflow": tf.__version__},
+        }
+        history.to_csv(aside / "history.csv", index=False)
+        targets["test"].assign(score=scores["test"]).to_parquet(aside / "scores.parquet")
+        features.save(aside / "features.json")
+        (aside / "run.json").write_text(config.model_dump_json(indent=2), encoding="utf-8")
+        (aside / "metrics.json").write_text(json.dumps(metrics, indent=2), encoding="utf-8")
+    logger.info(
+        "%s: best epoch %d, test AUC %.4f, GAUC %.4f, %.0f s",
+        run,
+        metrics["best_epoch"],
+        metrics["test"]["auc"],
+        metrics["test"]["gauc"],
+        metrics["seconds"],
+    )
+    return metrics

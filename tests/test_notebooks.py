@@ -1,0 +1,132 @@
+"""Every notebook runs from top to bottom, with the cells as committed."""
+
+import json
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+from seqdenoise.evaluation.compare import compare
+from seqdenoise.evaluation.verdict import to_dict
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+SEEDS = [0, 1, 2]
+
+pytestmark = [
+    pytest.mark.slow,
+    # Closing a kernel's sockets is not ours to tidy.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def history(rng, arm):
+    """A run's learning curve as `train` writes it."""
+    epochs = np.arange(1, 7)
+    table = {
+        "epoch": epochs,
+        "loss": 0.35 + 0.3 * np.exp(-epochs / 2) + rng.normal(0, 0.004, 6),
+        "valid_auc": 0.69 - 0.12 * np.exp(-epochs / 1.5) - 0.002 * epochs + rng.normal(0, 0.002, 6),
+    }
+    if arm == "treatment":
+        for kind in ("cart", "click", "purchase"):
+            table[f"denoiser/{kind}/loss"] = 6 * np.exp(-epochs / 3) + rng.normal(0, 0.05, 6)
+            table[f"denoiser/{kind}/alignment"] = 0.3 + 0.9 * np.exp(-epochs / 2)
+            table[f"denoiser/{kind}/uniformity"] = -3 * (1 - np.exp(-epochs / 2))
+            table[f"denoiser/{kind}/effective_rank"] = 18 + epochs + rng.normal(0, 0.5, 6)
+    return pd.DataFrame(table)
+
+
+def make_ab_folder(folder, gain=0.4):
+    """A finished A/B with a planted gain, laid out as `pipelines ab` lays it out."""
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(200), rng.integers(2, 20, 200))
+    rng.shuffle(users)
+    labels = (rng.random(users.size) < 0.3).astype(np.int8)
+    signal = labels + rng.normal(0, 1.2, users.size)
+    scores = {}
+    for arm, bonus in (("control", 0.0), ("treatment", gain)):
+        for seed in SEEDS:
+            noise = rng.normal(0, 0.3, users.size)
+            score = (signal + bonus * labels + noise).astype(np.float32)
+            scores[arm, seed] = score
+            run = folder / "runs" / f"{arm}-seed{seed}"
+            run.mkdir(parents=True)
+            pd.DataFrame({"user": users, "label": labels, "score": score}).to_parquet(
+                run / "scores.parquet", index=False
+            )
+            history(rng, arm).to_csv(run / "history.csv", index=False)
+            (run / "metrics.json").write_text(
+                json.dumps({"valid_auc": 0.7, "test": {"auc": 0.7, "log_loss": 0.5}, "epochs": 6})
+            )
+    comparison = compare(
+        labels,
+        users,
+        np.stack([scores["control", seed] for seed in SEEDS]),
+        np.stack([scores["treatment", seed] for seed in SEEDS]),
+        num_resamples=200,
+    )
+    ab = {
+        "label": "click",
+        "confidence": 0.95,
+        "comparison": to_dict(comparison),
+        "arms": ["control", "treatment"],
+        "seeds": SEEDS,
+        "config": {"train": {"batch_size": 512}},
+    }
+    (folder / "ab.json").write_text(json.dumps(ab, allow_nan=False))
+    return folder
+
+
+def execute(path):
+    """Runs a notebook in a fresh kernel whose working directory is the repository."""
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}
+    )
+    client.execute()
+    return notebook
+
+
+def printed(notebook):
+    return "".join(
+        output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", [])
+    )
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_is_committed_without_outputs(path):
+    for cell in nbformat.read(path, as_version=4).cells:
+        assert not cell.get("outputs")
+        assert cell.get("execution_count") is None
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_runs(path, tmp_path, monkeypatch):
+    if path.stem == "02_ab_offline_eval":
+        monkeypatch.setenv("SEQDENOISE_AB", str(make_ab_folder(tmp_path / "ab")))
+    notebook = execute(path)
+    if path.stem == "02_ab_offline_eval":
+        assert "AUC: better" in printed(notebook)
+        images = [
+            output
+            for cell in notebook.cells
+            for output in cell.get("outputs", [])
+            if "image/png" in output.get("data", {})
+        ]
+        assert len(images) == 3  # seed by seed, learning curves, the denoiser's metrics
+
+
+def test_ab_notebook_notices_scores_that_are_not_the_jobs(tmp_path, monkeypatch):
+    folder = make_ab_folder(tmp_path / "ab")
+    path = folder / "runs" / "treatment-seed1" / "scores.parquet"
+    table = pd.read_parquet(path)
+    table.loc[0, "score"] += 3.0
+    table.to_parquet(path, index=False)
+    monkeypatch.setenv("SEQDENOISE_AB", str(folder))
+    with pytest.raises(CellExecutionError, match=r"ab\.json is not what these scores give"):
+        execute(ROOT / "notebooks" / "02_ab_offline_eval.ipynb")
