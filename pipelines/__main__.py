@@ -46,7 +46,8 @@ def _log_to_stderr() -> None:
         handler = logging.StreamHandler()
         form = "%(asctime)s %(message)s"
     logging.basicConfig(level=logging.INFO, format=form, datefmt="%H:%M:%S", handlers=[handler])
-    logging.getLogger("tensorflow").setLevel(logging.ERROR)
+    for chatty in ("tensorflow", "absl"):
+        logging.getLogger(chatty).setLevel(logging.ERROR)
 
 
 @contextmanager

@@ -44,7 +44,8 @@ def load_ranker(run_folder: Path) -> tuple[RunConfig, Features, Ranker]:
     try:
         status = tf.train.Checkpoint(ranker=ranker).read(str(weights))
         status.assert_existing_objects_matched().expect_partial()
-    except (tf.errors.OpError, AssertionError, ValueError) as error:
+    except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
+        # IndexError is what TensorFlow makes of a checkpoint that is cut off.
         raise DataError(f"{weights}: expected the run's weights. Received: {error}") from error
     return config, features, ranker
 

@@ -7,7 +7,11 @@ import numpy as np
 
 def cosine(a, b):
     norm = math.hypot(*a) * math.hypot(*b)
-    return sum(x / math.hypot(*a) * (y / math.hypot(*b)) for x, y in zip(a, b, strict=True)) if norm else 0.0
+    return (
+        sum(x / math.hypot(*a) * (y / math.hypot(*b)) for x, y in zip(a, b, strict=True))
+        if norm
+        else 0.0
+    )
 
 
 def is_anchor(i, a, b, mask, weights):
@@ -37,7 +41,11 @@ def info_nce(a, b, *, mask, ids=None, weights=None, temperature, symmetric=False
         # -log softmax, but by log1p where the negatives are far: the difference of two logarithms
         # would lose what a small loss is made of.
         gaps = [x - positive for x in others]
-        loss = math.log1p(sum(map(math.exp, gaps))) if max(gaps, default=0) < 700 else log_sum - positive
+        loss = (
+            math.log1p(sum(map(math.exp, gaps)))
+            if max(gaps, default=0) < 700
+            else log_sum - positive
+        )
         weight = 1.0 if weights is None else float(weights[i])
         total += weight * loss
         weight_sum += weight
@@ -45,7 +53,11 @@ def info_nce(a, b, *, mask, ids=None, weights=None, temperature, symmetric=False
 
 
 def alignment(a, b, mask):
-    distances = [sum((x - y) ** 2 for x, y in zip(a[i], b[i], strict=True)) for i in range(len(mask)) if mask[i]]
+    distances = [
+        sum((x - y) ** 2 for x, y in zip(a[i], b[i], strict=True))
+        for i in range(len(mask))
+        if mask[i]
+    ]
     return sum(distances) / len(distances) if distances else 0.0
 
 

@@ -10,7 +10,7 @@ import small_log
 from small_log import MINUTE, START
 
 from pipelines.config import ConfigError, SplitConfig
-from pipelines.prepare import ROW_GROUP_ROWS, prepare, split_rows, to_ticks
+from pipelines.prepare import ROW_GROUP_ROWS, _length_statistics, prepare, split_rows, to_ticks
 from seqdenoise.errors import DataError
 
 
@@ -89,6 +89,14 @@ def test_the_summary_counts_what_was_written(tmp_path):
         np.testing.assert_allclose(clicks["empty_rate"], np.mean([n == 0 for n in lengths]))
         np.testing.assert_allclose(clicks["full_rate"], np.mean([n == 6 for n in lengths]))
         assert clicks["median_length"] == sorted(lengths)[(len(lengths) - 1) // 2]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "median"), [([0, 2], 0), ([0, 0, 2], 0), ([0, 1, 2, 2], 1), ([2], 2)]
+)
+def test_the_median_length_is_the_lower_one(lengths, median):
+    counts = np.bincount(lengths, minlength=3)
+    assert _length_statistics(counts)["median_length"] == median
 
 
 def test_row_groups_hold_8192_rows_and_a_second_run_replaces_the_first(tmp_path):

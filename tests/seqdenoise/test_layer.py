@@ -13,7 +13,11 @@ def inputs(seed=0):
     sequences = {
         name: rng.normal(size=(B, L, D)).astype(np.float32) for name in ("click", "cart", "search")
     }
-    lengths = {"click": [5, 3, 1, 0, 4, 2, 5, 1], "cart": [0, 1, 2, 5, 0, 3, 2, 1], "search": [2] * B}
+    lengths = {
+        "click": [5, 3, 1, 0, 4, 2, 5, 1],
+        "cart": [0, 1, 2, 5, 0, 3, 2, 1],
+        "search": [2] * B,
+    }
     masks = {name: np.arange(L) < np.array(count)[:, None] for name, count in lengths.items()}
     return sequences, masks
 
@@ -66,7 +70,9 @@ def expected_share(denoiser, name, x, mask, encoder, step, **rows):
     w1, b1, w2, b2 = (w.astype(np.float64) for w in encoder.get_weights())
     views = [np.maximum(pooled * m @ w1 + b1, 0) @ w2 + b2 for m in (half, ~half)]
     valid = mask.any(1)
-    return oracles.info_nce(*views, mask=valid, temperature=denoiser.temperature, **rows), valid.sum()
+    return oracles.info_nce(
+        *views, mask=valid, temperature=denoiser.temperature, **rows
+    ), valid.sum()
 
 
 @pytest.mark.parametrize("weighted", [False, True])
