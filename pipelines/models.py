@@ -169,7 +169,9 @@ class Ranker(tf.keras.Model):
             # Padding is the embedding of PAD, a finite vector, so a weight of 0 removes it.
             pooled = tf.matmul(tf.stack([relevance, share], axis=1), events)  # [B, 2, D]
             attended, mean = pooled[:, 0], pooled[:, 1]
-            parts += [attended, mean, tf.math.log1p(count)]
+            # How much of the history matches is a feature of its own.
+            matching = tf.reduce_sum(relevance, axis=1, keepdims=True)
+            parts += [attended, mean, matching, tf.math.log1p(count)]
             penalised.append(mean)
         side = [self.tables[name](features[name]) for name in self.spec.categorical]
         parts += side

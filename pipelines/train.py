@@ -191,7 +191,7 @@ def train(
         model.load_weights(best).expect_partial()
         scores = {split: score(model.ranker, scoring[split]) for split in ("valid", "test")}
         history = _history(fitted)
-        metrics = {
+        metrics: dict[str, Any] = {
             "label": label,
             "seed": seed,
             "denoise": denoise,

@@ -16,10 +16,10 @@ from seqdenoise.views import complementary_mask, dimension_views, view_seed
 __version__ = version("seqdenoise")
 
 __all__ = [
-    "__version__",
     "DataError",
     "SequenceDenoiser",
     "ViewEncoder",
+    "__version__",
     "alignment",
     "complementary_mask",
     "dimension_views",

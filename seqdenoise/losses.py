@@ -38,23 +38,18 @@ def negative_pairs(mask: Tensor, ids: Tensor | None = None) -> Tensor:
     return tf.logical_and(valid, tf.logical_not(same))
 
 
-def _log1p_sum_exp(logits: Tensor, mask: Tensor) -> Tensor:
-    """`log(1 + sum_j exp(logits_ij))` over True entries, without overflow or cancellation."""
-    lowest = tf.where(mask, logits, tf.zeros_like(logits))
-    shift = tf.stop_gradient(tf.maximum(tf.reduce_max(lowest, axis=1), 0.0))
-    # Masked entries are replaced before `exp` and after it: before, so that none overflows; after,
-    # so that their softmax probability is exactly 0.
-    exponentials = tf.where(
-        mask, tf.exp(tf.where(mask, logits - shift[:, tf.newaxis], 0.0)), tf.zeros_like(logits)
-    )
-    total = tf.reduce_sum(exponentials, axis=1)
+def _one_way(similarity: Tensor, positive: Tensor, negatives: Tensor) -> Tensor:
+    """`log(1 + sum_j exp(similarity_ij - positive_i))` over the negatives, each `[B]`.
+
+    Neither overflows nor cancels: the sum is shifted by its largest term where that is above 1.
+    """
+    # exp(-inf) is 0 with gradient 0, so a row that is no negative counts for exactly nothing.
+    logits = tf.where(negatives, similarity, tf.constant(float("-inf"), similarity.dtype))
+    highest = tf.reduce_max(logits, axis=1)
+    shift = tf.stop_gradient(tf.maximum(highest - positive, 0.0))
+    total = tf.reduce_sum(tf.exp(logits - (positive + shift)[:, tf.newaxis]), axis=1)
     # With shift 0 this is log1p(total), which keeps the small losses of well separated rows.
     return shift + tf.math.log1p(tf.math.expm1(-shift) + total)
-
-
-def _one_way(similarity: Tensor, negatives: Tensor, temperature: float | Tensor) -> Tensor:
-    positive = tf.linalg.diag_part(similarity)
-    return _log1p_sum_exp((similarity - positive[:, tf.newaxis]) / temperature, negatives)
 
 
 def info_nce_loss(
@@ -137,11 +132,11 @@ def info_nce_loss(
         ids = tf.convert_to_tensor(ids)
         _check_shape("ids", ids, [rows], f"[{rows}]")
 
-    temperature = tf.cast(temperature, unit_a.dtype)
+    scaled_a = unit_a / tf.cast(temperature, unit_a.dtype)
+    positive = tf.reduce_sum(scaled_a * unit_b, axis=1)
+    similarity = tf.matmul(scaled_a, unit_b, transpose_b=True)
     negatives = negative_pairs(valid, ids)
-    similarity = tf.matmul(unit_a, unit_b, transpose_b=True)
-    losses = _one_way(similarity, negatives, temperature)
+    losses = _one_way(similarity, positive, negatives)
     if symmetric:
-        swapped = _one_way(tf.transpose(similarity), negatives, temperature)
-        losses = (losses + swapped) / 2
+        losses = (losses + _one_way(tf.transpose(similarity), positive, negatives)) / 2
     return masked_mean(losses, anchors, weights)

@@ -42,14 +42,22 @@ def test_defaults_and_the_folder_option(tmp_path):
     [
         ({"denoiser": {"wieght": 0.1}}, "denoiser.wieght: unknown key"),
         ({"modle": {}}, "modle: unknown key"),
-        ({"denoiser": {"weight": -0.5}}, r"denoiser.weight: .*greater than or equal to 0.*Received: -0.5"),
+        (
+            {"denoiser": {"weight": -0.5}},
+            "denoiser.weight: .*greater than or equal to 0.*Received: -0.5",
+        ),
         ({"denoiser": {"masking": "nothing"}}, "denoiser.masking: .*Received: 'nothing'"),
         ({"train": {"batch_size": "many"}}, "train.batch_size: .*Received: 'many'"),
         ({"model": {"label": "is_buy"}}, r"`model.label` may only name.*Received: \['is_buy'\]"),
         ({"model": {"label": "is_click", "numeric": ["price"]}}, r"model.numeric.*\['price'\]"),
         ({"model": {}}, "model.label: Field required"),
         (
-            {"prepare": {**MINIMAL["prepare"], "split": {"valid_from": "2024-01-01T00:00:00", "test_from": 2}}},
+            {
+                "prepare": {
+                    **MINIMAL["prepare"],
+                    "split": {"valid_from": "2024-01-01T00:00:00", "test_from": 2},
+                }
+            },
             "`valid_from` needs a time zone.*Received: 2024-01-01T00:00:00",
         ),
         (
@@ -60,7 +68,7 @@ def test_defaults_and_the_folder_option(tmp_path):
             r"once. Received: \['a'\]",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_bad_key_is_named_with_its_place(tmp_path, changes, message):
     with pytest.raises(ConfigError, match=message) as raised:
         load(tmp_path, **changes)

@@ -16,9 +16,11 @@ SERVE = """
     import sys
     import numpy as np
 
+    OURS = ("seqdenoise", "pipelines", "tensorflow_recommenders", "tf_keras")
+
     class Blocked:
         def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] in ("seqdenoise", "pipelines", "tensorflow_recommenders", "tf_keras"):
+            if name.split(".")[0] in OURS:
                 raise ImportError("not in the serving process: " + name)
 
     sys.meta_path.insert(0, Blocked())
@@ -72,9 +74,19 @@ def test_scores_are_bit_equal_in_a_process_without_seqdenoise(exported, config, 
     # A server need not have tf-keras, which this variable would make TensorFlow look for.
     serving_environment = {k: v for k, v in os.environ.items() if k != "TF_USE_LEGACY_KERAS"}
     subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SERVE), target, tmp_path / "raw.npz", tmp_path / "out.npy"],
-        check=True, capture_output=True, text=True, env=serving_environment,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(SERVE),
+            target,
+            tmp_path / "raw.npz",
+            tmp_path / "out.npy",
+        ],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=serving_environment,
+    )
     _, features, ranker = load_ranker(run)
     rows = len(raw["item"])
     dataset = features.dataset(path, label="is_click", batch_size=rows, max_length=8)

@@ -44,5 +44,5 @@ def test_config_round_trip():
 
 
 def test_bad_sizes_are_refused():
-    with pytest.raises(ValueError, match="at least 1. Received: units=0, hidden_units=64"):
+    with pytest.raises(ValueError, match=r"at least 1\. Received: units=0, hidden_units=64"):
         ViewEncoder(units=0)

@@ -26,8 +26,8 @@ def data():
 
 
 def functional_model(denoiser=None, **compile_options):
-    """A ranker with everything that draws random numbers: initialisers before and after the place of
-    the plug-in, and dropout."""
+    """A ranker with all that draws random numbers: initialisers on both sides of the plug-in, and
+    dropout."""
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(7)
     click = tf.keras.Input((L,), dtype="int32", name="click")
@@ -193,16 +193,6 @@ def test_compile_options(data, options):
     expected = plain.fit(features, labels, batch_size=25, epochs=2, verbose=0).history
     key = "denoiser/click/loss"
     np.testing.assert_allclose(history[key], expected[key], rtol=1e-3)
-
-
-def test_sample_weight_of_zero_removes_an_anchor(data):
-    features, _ = data
-    embedded = {"click": tf.random.stateless_normal([ROWS, L, 8], [1, 2])}
-    weight = tf.cast(tf.range(ROWS) < 40, tf.float32)
-    weighted, plain = SequenceDenoiser(seed=1), SequenceDenoiser(seed=1)
-    weighted(embedded, sample_weight=weight, training=True)
-    plain(embedded, training=True)
-    assert weighted.losses[0] != plain.losses[0]
 
 
 FRESH_PROCESS = """

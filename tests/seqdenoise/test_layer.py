@@ -199,13 +199,13 @@ def test_masks_depend_on_seed_step_and_name_alone():
 
 
 def test_sequences_of_one_type_share_an_encoder():
-    sequences, masks = inputs()
+    sequences, _ = inputs()
     named = {"click_7d": sequences["click"], "click_30d": sequences["cart"]}
     denoiser = SequenceDenoiser(types={"click_7d": "click", "click_30d": "click"})
     denoiser(tensors(named), training=True)
     assert len(denoiser.trainable_variables) == 4
     named["click_30d"] = named["click_30d"][:, :, :3]
-    with pytest.raises(ValueError, match="share an encoder.*Received: 3 and, for `click_7d`, 6"):
+    with pytest.raises(ValueError, match=r"share an encoder.*Received: 3 and, for `click_7d`, 6"):
         SequenceDenoiser(types={"click_7d": "click", "click_30d": "click"})(tensors(named))
 
 
