@@ -63,8 +63,12 @@ class ViewEncoder(tf.keras.layers.Layer):
 
         self.hidden = dense("hidden", self.hidden_units, "relu")
         self.projection = dense("projection", self.units, None)
-        self.hidden.build(input_shape)
-        self.projection.build((*tuple(input_shape)[:-1], self.hidden_units))
+        # Legacy Keras names weights by the name scope alone, and some of its file formats need
+        # distinct names.
+        with tf.name_scope(self.name), tf.name_scope("hidden"):
+            self.hidden.build(input_shape)
+        with tf.name_scope(self.name), tf.name_scope("projection"):
+            self.projection.build((*tuple(input_shape)[:-1], self.hidden_units))
         super().build(input_shape)
 
     def call(self, view: Tensor) -> Tensor:

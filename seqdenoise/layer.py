@@ -1,5 +1,6 @@
 """`SequenceDenoiser`: an identity layer with a contrastive side loss on behaviour sequences."""
 
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -189,7 +190,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
                 units=self.units,
                 hidden_units=self.hidden_units,
                 seed=zlib.crc32(f"{self.seed}/{kind}".encode()),
-                name=f"encoder_{kind}",
+                name="encoder_" + re.sub(r"[^A-Za-z0-9_.-]", "_", kind),
                 dtype=self.dtype_policy,
             )
             encoders[kind].build((None, size))
