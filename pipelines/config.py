@@ -119,7 +119,6 @@ class AbConfig(_Section):
     seeds: list[int] = Field(default=[0, 1, 2], min_length=1)
     num_resamples: int = Field(default=2000, ge=100)
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
-    user_key: str = "user"
 
 
 class RunConfig(_Section):

@@ -123,11 +123,9 @@ def info_nce_loss(
     unit_a, has_a = l2_normalize(tf.where(row_mask, view_a, tf.zeros_like(view_a)))
     unit_b, has_b = l2_normalize(tf.where(row_mask, view_b, tf.zeros_like(view_b)))
     valid = mask & has_a & has_b
-    anchors = valid
     if weights is not None:
         weights = tf.cast(weights, unit_a.dtype)
         _check_shape("weights", weights, [rows], f"[{rows}]")
-        anchors = valid & (weights > 0)
     if ids is not None:
         ids = tf.convert_to_tensor(ids)
         _check_shape("ids", ids, [rows], f"[{rows}]")
@@ -139,4 +137,4 @@ def info_nce_loss(
     losses = _one_way(similarity, positive, negatives)
     if symmetric:
         losses = (losses + _one_way(tf.transpose(similarity), positive, negatives)) / 2
-    return masked_mean(losses, anchors, weights)
+    return masked_mean(losses, valid, weights)

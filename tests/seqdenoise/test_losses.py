@@ -259,6 +259,25 @@ def test_uninformative_vectors_give_the_logarithm_of_the_number_of_candidates():
     np.testing.assert_allclose(loss, np.log(8), rtol=1e-6)
 
 
+@pytest.mark.parametrize("temperature", [0.02, 0.05, 0.2])
+def test_easy_rows_keep_their_small_loss_and_gradient_in_float32(temperature):
+    # Positives at cosine 1 - 1e-3, negatives near 0: softmax cross-entropy would round all to 0.
+    rng = np.random.default_rng(0)
+    a = np.eye(6, dtype=np.float32)
+    b = a + 0.02 * rng.normal(size=(6, 6)).astype(np.float32)
+    mask = np.ones(6, bool)
+    loss, gradients = evaluate(CASES[0], a, b, mask=mask, temperature=temperature)
+    wide = a.astype(np.float64), b.astype(np.float64)
+    expected = oracles.info_nce(*wide, mask=mask, temperature=temperature)
+    assert 0 < expected < 0.05
+    np.testing.assert_allclose(loss, expected, rtol=1e-6 / temperature)
+    _, exact = evaluate(CASES[0], *wide, mask=mask, temperature=temperature)
+    for gradient, precise in zip(gradients, exact, strict=True):
+        np.testing.assert_allclose(
+            gradient, precise, rtol=1e-5 / temperature, atol=1e-5 * np.abs(precise).max()
+        )
+
+
 def test_string_ids():
     a, b, rows = batch()
     expected, _ = evaluate(CASES[0], a, b, mask=rows["mask"], ids=rows["ids"])
