@@ -90,13 +90,11 @@ class _Serving(tf.Module):
             batch = {name: encode(name, raw[name]) for name in features.vocabularies}
             batch |= {name: raw[name] for name in features.scales}
             for kind in features.sequence_types:
-                length = raw[f"{kind}__length"]
-                real = tf.sequence_mask(length, max_length)
-                batch[f"{kind}__length"] = length
+                # What stands beyond the length may be anything: the ranker does not look at it.
+                batch[f"{kind}__length"] = raw[f"{kind}__length"]
                 for field in features.event_fields:
-                    ids = encode(field, raw[f"{kind}__{field}"])
-                    batch[f"{kind}__{field}"] = tf.where(real, ids, Vocabulary.PAD)
-            return {"score": tf.sigmoid(ranker(batch, training=False))[:, 0]}
+                    batch[f"{kind}__{field}"] = encode(field, raw[f"{kind}__{field}"])
+            return {"score": ranker.probabilities(batch)}
 
         self.score = tf.function(score)
         self.signature = self._signature(features, max_length)

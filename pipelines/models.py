@@ -188,6 +188,11 @@ class Ranker(tf.keras.Model):
         candidate, sequences, masks = self.embed(features)
         return self.score(candidate, sequences, masks, features, training=training)
 
+    @tf.function(reduce_retracing=True)
+    def probabilities(self, features: Mapping[str, Tensor]) -> Tensor:
+        """Probabilities `[B]` of a batch of encoded features, as a graph that is made once."""
+        return tf.sigmoid(self(features, training=False))[:, 0]
+
 
 class RankingModel(tfrs.Model):
     """A ranker and, optionally, the plug-in between its embeddings and its attention.

@@ -48,11 +48,8 @@ def build_model(config: RunConfig, features: Features, *, seed: int, denoise: bo
 
 def score(ranker: Ranker, dataset: tf.data.Dataset) -> npt.NDArray[np.float32]:
     """Click probabilities `[rows]` of every row of a dataset, in its order."""
-    predict = tf.function(
-        lambda batch: tf.sigmoid(ranker(batch, training=False)), reduce_retracing=True
-    )
     with data_errors():
-        return np.concatenate([predict(batch).numpy()[:, 0] for batch in dataset])
+        return np.concatenate([ranker.probabilities(batch).numpy() for batch in dataset])
 
 
 class _ValidationAuc(tf.keras.callbacks.Callback):

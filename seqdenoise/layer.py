@@ -257,10 +257,6 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             vectors[name] = tf.where(valid[:, tf.newaxis], encoded, tf.zeros_like(encoded))
         return vectors
 
-    def compute_mask(self, inputs: Any, previous_mask: Any = None) -> Any:
-        """Passes the sequences' own Keras masks on."""
-        return previous_mask
-
     def compute_output_shape(self, input_shape: Any, **_: Any) -> Any:
         """The shapes of the sequences."""
         return input_shape

@@ -42,6 +42,16 @@ def test_metrics_are_those_of_the_scores_of_the_best_epoch(finished_ab):
         assert history["valid_auc"][metrics["best_epoch"] - 1] == history["valid_auc"].max()
 
 
+def test_the_best_epoch_is_kept_not_the_last(config, tmp_path):
+    from pipelines.train import train
+
+    hasty = config.train.model_copy(update={"epochs": 20, "patience": 20, "learning_rate": 0.05})
+    metrics = train(config.model_copy(update={"train": hasty}), tmp_path / "run", denoise=False)
+    assert metrics["best_epoch"] < metrics["epochs"]
+    history = pd.read_csv(tmp_path / "run" / "history.csv")
+    np.testing.assert_allclose(metrics["valid"]["auc"], history["valid_auc"].max(), rtol=1e-9)
+
+
 def test_scores_are_in_the_order_of_the_test_rows(finished_ab, config):
     folder, _ = finished_ab
     rows = pd.read_parquet(config.prepared_folder / "test.parquet", columns=["user", "is_click"])
