@@ -121,13 +121,28 @@ def train(
             help="Plug-in on or off; by default as the run file says.", show_default=False
         ),
     ] = None,
+    arm: Annotated[
+        str | None, typer.Option(help="Train this arm of the run file.", show_default=False)
+    ] = None,
 ) -> None:
     """Train one model and score the test rows."""
     from pipelines.train import train
 
     with _one_clear_error():
         config = load_run_config(run_file, folder)
-        train(config, output, denoise=denoise, seed=seed)
+        config = config if arm is None else config.arm(arm)
+        config = config if denoise is None else config.with_denoiser(denoise)
+        train(config, output, seed=seed, name=arm)
+
+
+@app.command()
+def arms(run_file: RunFile, folder: Folder = None) -> None:
+    """Train every arm of the run file over its seeds and put their figures side by side."""
+    from pipelines.arms import run_arms, to_markdown
+
+    with _one_clear_error():
+        table = run_arms(load_run_config(run_file, folder))
+    print(to_markdown(table))
 
 
 @app.command()

@@ -1,40 +1,19 @@
 """The A/B: control and treatment over several seeds, compared on the test rows."""
 
-import hashlib
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from pipelines.arms import train_arms
 from pipelines.config import RunConfig
-from pipelines.features import fit_features
-from pipelines.train import train
 from seqdenoise.data.atomic import atomic_file
 from seqdenoise.evaluation.compare import Comparison, compare
 from seqdenoise.evaluation.verdict import to_dict, to_markdown
 
-logger = logging.getLogger(__name__)
-
 ARMS = {"control": False, "treatment": True}
-
-
-def _fingerprint(config: RunConfig, *, denoise: bool) -> str:
-    """What a run depends on: its part of the configuration and the prepared files."""
-    sections = {"prepare", "model", "train"} | ({"denoiser"} if denoise else set())
-    content = [config.model_dump_json(include=sections)]
-    for path in sorted(config.prepared_folder.iterdir()):
-        content.append(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}")
-    return hashlib.sha256("\n".join(content).encode()).hexdigest()
-
-
-def _is_finished(folder: Path, fingerprint: str) -> bool:
-    # Runs are renamed into place when whole, so a folder that is there is finished; it may still be
-    # that of another configuration.
-    mark = folder / "fingerprint.txt"
-    return mark.is_file() and mark.read_text(encoding="utf-8") == fingerprint
 
 
 def run_ab(config: RunConfig) -> Comparison:
@@ -51,19 +30,12 @@ def run_ab(config: RunConfig) -> Comparison:
         The comparison.
 
     Raises:
+        ConfigError: The plug-in's options do not go together.
         DataError: A prepared file is missing, damaged, or lacks a column or a class.
     """
     folder = config.folder / "ab"
-    features = fit_features(config)
-    for seed in config.ab.seeds:
-        for arm, denoise in ARMS.items():
-            run_folder = folder / "runs" / f"{arm}-seed{seed}"
-            fingerprint = _fingerprint(config, denoise=denoise)
-            if _is_finished(run_folder, fingerprint):
-                logger.info("%s, seed %d: kept from an earlier call", arm, seed)
-                continue
-            train(config, run_folder, denoise=denoise, seed=seed, features=features)
-            (run_folder / "fingerprint.txt").write_text(fingerprint, encoding="utf-8")
+    arms = {arm: config.with_denoiser(enabled) for arm, enabled in ARMS.items()}
+    train_arms(arms, config.ab.seeds, folder / "runs")
     comparison = compare_runs(folder, config)
     summary = {
         "label": config.model.label,

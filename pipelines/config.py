@@ -89,17 +89,44 @@ class ModelConfig(_Section):
 
 
 class DenoiserConfig(_Section):
-    """Arguments of `seqdenoise.SequenceDenoiser`, under the same names, and whether to use it."""
+    """Arguments of `seqdenoise.SequenceDenoiser`, under the same names, and whether to use it.
+
+    Two things come from the prepared data: `mutual_information`, and `tau_plus` where
+    `loss_options` says `tau_plus: estimated`. `positives` says which labels a loss that takes
+    labels gets: none (`views`), the model's label (`same_label`), or that of positive rows alone
+    (`same_positive_label`).
+    """
 
     enabled: bool = True
     weight: float = Field(default=0.1, ge=0)
-    masking: Literal["dimension"] = "dimension"
-    temperature: float = Field(default=0.1, gt=0)
-    loss: Literal["info_nce"] = "info_nce"
+    masking: Literal[
+        "dimension", "event_dimension", "event", "field", "correlated_field", "dropout"
+    ] = "dimension"
+    dropout: Rate | None = None
+    num_positives: int = Field(default=1, ge=1)
+    temperature: float | None = Field(default=None, gt=0)
+    learn_temperature: bool = False
+    loss: Literal[
+        "info_nce",
+        "nt_xent",
+        "n_pair",
+        "triplet",
+        "simple",
+        "debiased",
+        "hard_negative",
+        "multi_positive",
+        "moco",
+        "rocl",
+    ] = "info_nce"
     loss_options: dict[str, bool | int | float | str] = {}
+    positives: Literal["views", "same_label", "same_positive_label"] = "views"
     exclude: list[str] = ["search"]
     units: int = Field(default=32, ge=1)
     hidden_units: int = Field(default=64, ge=1)
+    head_units: int | None = Field(default=None, ge=1)
+    momentum: float | None = Field(default=None, ge=0, le=1)
+    queue_size: int | None = Field(default=None, ge=1)
+    attack: dict[str, bool | int | float] | None = None
     warmup_steps: int = Field(default=0, ge=0)
 
 
@@ -122,7 +149,11 @@ class AbConfig(_Section):
 
 
 class RunConfig(_Section):
-    """A whole run file. Relative folders are under `folder`, itself under the working directory."""
+    """A whole run file. Relative folders are under `folder`, itself under the working directory.
+
+    `arms` names variants: each holds the keys of `model`, `denoiser` and `train` in which it
+    differs from the rest of the file.
+    """
 
     folder: Path
     log: LogConfig = LogConfig()
@@ -131,6 +162,7 @@ class RunConfig(_Section):
     denoiser: DenoiserConfig = DenoiserConfig()
     train: TrainConfig = TrainConfig()
     ab: AbConfig = AbConfig()
+    arms: dict[str, dict[Literal["model", "denoiser", "train"], dict[str, Any]]] = {}
 
     @model_validator(mode="after")
     def _columns_are_prepared(self) -> "RunConfig":
@@ -157,6 +189,39 @@ class RunConfig(_Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _arms_are_runs(self) -> "RunConfig":
+        for name in self.arms:
+            try:
+                self.arm(name)
+            except ValidationError as error:
+                raise ValueError(f"arm `{name}`: {_describe(error)}") from None
+        return self
+
+    def arm(self, name: str) -> "RunConfig":
+        """The run of one arm: this one with the arm's keys in place of its own.
+
+        Args:
+            name: A key of `arms`.
+
+        Returns:
+            A run without arms.
+
+        Raises:
+            ConfigError: There is no such arm.
+        """
+        if name not in self.arms:
+            raise ConfigError(f"arms: expected one of {sorted(self.arms)}. Received: {name!r}")
+        raw = self.model_dump(exclude={"arms"})
+        for section, keys in self.arms[name].items():
+            raw[section] = {**raw[section], **keys}
+        return RunConfig.model_validate(raw)
+
+    def with_denoiser(self, enabled: bool) -> "RunConfig":
+        """This run with the plug-in on or off."""
+        denoiser = self.denoiser.model_copy(update={"enabled": enabled})
+        return self.model_copy(update={"denoiser": denoiser})
+
     @property
     def log_folder(self) -> Path:
         """Where the raw tables are."""
@@ -175,7 +240,9 @@ def _describe(error: ValidationError) -> str:
         if item["type"] == "extra_forbidden":
             lines.append(f"{key}: unknown key")
             continue
-        received = "" if item["type"] == "missing" else f". Received: {item['input']!r}"
+        # The input of a check of the whole file would be the whole file.
+        whole = item["type"] == "missing" or not item["loc"]
+        received = "" if whole else f". Received: {item['input']!r}"
         message = item["msg"].removeprefix("Value error, ")
         lines.append(f"{key}: {message}" + ("" if "Received:" in message else received))
     return "\n  ".join(lines)

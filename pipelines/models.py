@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
 
-from seqdenoise import SequenceDenoiser
+from seqdenoise import SequenceDenoiser, gradient_balance
 from seqdenoise.numerics import Tensor
 
 
@@ -119,30 +119,30 @@ class Ranker(tf.keras.Model):
 
     def embed(
         self, features: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    ) -> tuple[Tensor, dict[str, dict[str, Tensor]], dict[str, Tensor]]:
         """Embeds the candidate and the events of every sequence.
 
         Args:
             features: Encoded features of a batch.
 
         Returns:
-            The candidate `[B, D]`; per type the events `[B, L, D]`; per type bool `[B, L]`, True
-            for a real event.
+            The candidate `[B, D]`; per type and field the events `[B, L, D_f]`; per type bool
+            `[B, L]`, True for a real event.
         """
         fields = self.spec.event_fields
         candidate = tf.concat([self.tables[field](features[field]) for field in fields], axis=-1)
         sequences, masks = {}, {}
         for kind in self.spec.sequence_types:
-            sequences[kind] = tf.concat(
-                [self.tables[field](features[f"{kind}__{field}"]) for field in fields], axis=-1
-            )
+            sequences[kind] = {
+                field: self.tables[field](features[f"{kind}__{field}"]) for field in fields
+            }
             masks[kind] = tf.sequence_mask(features[f"{kind}__length"], self.spec.max_length)
         return candidate, sequences, masks
 
     def score(
         self,
         candidate: Tensor,
-        sequences: Mapping[str, Tensor],
+        sequences: Mapping[str, Mapping[str, Tensor]],
         masks: Mapping[str, Tensor],
         features: Mapping[str, Tensor],
         training: bool = False,
@@ -151,7 +151,7 @@ class Ranker(tf.keras.Model):
 
         Args:
             candidate: float `[B, D]`.
-            sequences: Per type float `[B, L, D]`.
+            sequences: Per type and field float `[B, L, D_f]`.
             masks: Per type bool `[B, L]`.
             features: Encoded features of the batch, for the side features and lengths.
             training: Whether dropout is on.
@@ -162,7 +162,8 @@ class Ranker(tf.keras.Model):
         parts = [candidate]
         penalised = [candidate]
         for kind in self.spec.sequence_types:
-            events, real = sequences[kind], tf.cast(masks[kind], tf.float32)
+            by_field, real = sequences[kind], tf.cast(masks[kind], tf.float32)
+            events = tf.concat([by_field[field] for field in self.spec.event_fields], axis=-1)
             relevance = real * self.attention[kind](candidate, events)
             count = tf.reduce_sum(real, axis=1, keepdims=True)
             share = tf.math.divide_no_nan(real, count)
@@ -201,15 +202,22 @@ class RankingModel(tfrs.Model):
         ranker: The ranker.
         label: Name of the label among a batch's features.
         denoiser: The plug-in, or None for the control.
+        positives: Which labels the plug-in gets: `"views"` for none, `"same_label"`, or
+            `"same_positive_label"`.
     """
 
     def __init__(
-        self, ranker: Ranker, label: str, denoiser: SequenceDenoiser | None = None
+        self,
+        ranker: Ranker,
+        label: str,
+        denoiser: SequenceDenoiser | None = None,
+        positives: str = "views",
     ) -> None:
         super().__init__()
         self.ranker = ranker
         self.label = label
         self.denoiser = denoiser
+        self.positives = positives
         self.task = tfrs.tasks.Ranking(loss=tf.keras.losses.BinaryCrossentropy(from_logits=True))
         # TFRS logs the last batch's loss; a learning curve needs the epoch's mean.
         self.ranking_loss = tf.keras.metrics.Mean(name="ranking_loss")
@@ -218,21 +226,67 @@ class RankingModel(tfrs.Model):
         """Logits `[B, 1]` of a batch of encoded features."""
         candidate, sequences, masks = self.ranker.embed(features)
         if self.denoiser is not None:
-            sequences = self.denoiser(
-                sequences,
-                mask=masks,
-                sample_ids=features["user"],
-                sample_weight=features.get("weight"),
-                training=training,
-            )
+            sequences = self._denoise(sequences, masks, features, training)
         return self.ranker.score(candidate, sequences, masks, features, training=training)
 
     def compute_loss(self, inputs: Mapping[str, Tensor], training: bool = False) -> Tensor:
         """Binary cross-entropy of the label, weighted by `weight` where the log has it."""
-        loss = self.task(
-            labels=tf.cast(inputs[self.label], tf.float32)[:, tf.newaxis],
-            predictions=self(inputs, training=training),
-            sample_weight=inputs.get("weight"),
-        )
+        loss = self._ranking_loss(self(inputs, training=training), inputs)
         self.ranking_loss.update_state(loss)
         return loss
+
+    def gradient_balance(self, features: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Ratio and cosine of the side loss's gradient on the embeddings to the ranking loss's.
+
+        Measured eagerly, without the ranker's dropout, and leaves the model and every random state
+        as they were.
+
+        Args:
+            features: Encoded features of a batch.
+
+        Returns:
+            See `seqdenoise.gradient_balance`.
+        """
+        tables = [table.embeddings for table in self.ranker.tables.values()]
+        kept = [(variable, variable.numpy()) for variable in self._denoiser_state()]
+        with tf.GradientTape(persistent=True) as tape:
+            candidate, sequences, masks = self.ranker.embed(features)
+            sequences = self._denoise(sequences, masks, features, True)
+            side = tf.add_n(self.denoiser.losses)
+            logits = self.ranker.score(candidate, sequences, masks, features)
+            main = self._ranking_loss(logits, features)
+        for variable, value in kept:
+            variable.assign(value)
+        return gradient_balance(tape.gradient(main, tables), tape.gradient(side, tables))
+
+    def _denoiser_state(self) -> list[Any]:
+        measured = [v for metric in self.denoiser.metrics for v in metric.variables]
+        return [*self.denoiser.non_trainable_variables, *measured]
+
+    def _denoise(
+        self,
+        sequences: Mapping[str, Any],
+        masks: Mapping[str, Tensor],
+        features: Mapping[str, Tensor],
+        training: bool,
+    ) -> Any:
+        labels = None
+        if self.positives != "views":
+            labels = tf.cast(features[self.label], tf.int64)
+        if self.positives == "same_positive_label":
+            labels = tf.where(labels > 0, labels, -1)
+        return self.denoiser(
+            sequences,
+            mask=masks,
+            sample_ids=features["user"],
+            sample_weight=features.get("weight"),
+            labels=labels,
+            training=training,
+        )
+
+    def _ranking_loss(self, logits: Tensor, features: Mapping[str, Tensor]) -> Tensor:
+        return self.task(
+            labels=tf.cast(features[self.label], tf.float32)[:, tf.newaxis],
+            predictions=logits,
+            sample_weight=features.get("weight"),
+        )

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from pipelines.config import ConfigError, RunConfig, SplitConfig, TimeUnit
 from pipelines.log_folder import Log, read_log
+from pipelines.statistics import training_statistics
 from seqdenoise.data.atomic import atomic_folder
 from seqdenoise.data.columns import IntArray, decoded
 from seqdenoise.data.lookup import Lookup
@@ -161,11 +162,12 @@ def _length_statistics(count: npt.NDArray[np.int64]) -> dict[str, float]:
 
 
 def prepare(config: RunConfig) -> None:
-    """Writes `train.parquet`, `valid.parquet`, `test.parquet` and `prepare.json`.
+    """Writes `train.parquet`, `valid.parquet`, `test.parquet` and two JSON files.
 
     One row an impression, sorted by time, user and item: keys, labels, context fields, `weight`
     where the log has it, the candidate's item fields, user fields, and each type's sequences as
-    `SequenceBuilder.build` makes them. Nothing is left behind where it fails.
+    `SequenceBuilder.build` makes them. `prepare.json` counts what was written, and
+    `statistics.json` holds the `training_statistics`. Nothing is left behind where it fails.
 
     Args:
         config: The run.
@@ -217,6 +219,9 @@ def prepare(config: RunConfig) -> None:
             summary["splits"][name] = statistics
             _logger.info("%s: %d impressions", name, len(table))
         (folder / "prepare.json").write_text(json.dumps(summary, indent=2) + "\n", "utf-8")
+        until = to_ticks(settings.split.valid_from, config.log.time_unit)
+        learnt = training_statistics(config, log, until=until, train=folder / "train.parquet")
+        (folder / "statistics.json").write_text(json.dumps(learnt, indent=2) + "\n", "utf-8")
 
 
 def _events_per_type(events: pa.Table) -> dict[str, int]:

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 import seqdenoise
 from pipelines.config import RunConfig
+from pipelines.denoiser import build_denoiser
 from pipelines.features import Features, fit_features
 from pipelines.models import Ranker, RankingModel
 from seqdenoise.data.atomic import atomic_folder
@@ -27,29 +28,48 @@ logger = logging.getLogger(__name__)
 _SCORING_BATCH = 4096
 
 
-def build_model(config: RunConfig, features: Features, *, seed: int, denoise: bool) -> RankingModel:
+def build_model(config: RunConfig, features: Features, *, seed: int) -> RankingModel:
     """Builds the ranking model, with or without the plug-in.
 
     Args:
         config: The run.
         features: The fitted features.
         seed: Seed of the plug-in; the host takes the global one.
-        denoise: Whether the plug-in is in.
 
     Returns:
         The model, not yet compiled.
+
+    Raises:
+        ConfigError: The plug-in's options do not go together.
+        DataError: What they need of the prepared folder is not there.
     """
-    denoiser = None
-    if denoise:
-        options = config.denoiser.model_dump(exclude={"enabled"})
-        denoiser = seqdenoise.SequenceDenoiser(**options, seed=seed, name="denoiser")
-    return RankingModel(Ranker(features.ranker_spec(config)), config.model.label, denoiser)
+    denoiser = build_denoiser(config, seed=seed) if config.denoiser.enabled else None
+    return RankingModel(
+        Ranker(features.ranker_spec(config)),
+        config.model.label,
+        denoiser,
+        config.denoiser.positives,
+    )
 
 
 def score(ranker: Ranker, dataset: tf.data.Dataset) -> npt.NDArray[np.float32]:
     """Click probabilities `[rows]` of every row of a dataset, in its order."""
     with data_errors():
         return np.concatenate([ranker.probabilities(batch).numpy() for batch in dataset])
+
+
+class _GradientBalance(tf.keras.callbacks.Callback):
+    """Puts the side loss's share in the gradients, on one batch, into the logs of each epoch."""
+
+    def __init__(self, batch: dict[str, tf.Tensor]) -> None:
+        super().__init__()
+        self._batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        ratio, cosine = self.model.gradient_balance(self._batch)
+        if logs is not None:
+            logs["side_gradient_ratio"] = float(ratio)
+            logs["side_gradient_cosine"] = float(cosine)
 
 
 class _ValidationAuc(tf.keras.callbacks.Callback):
@@ -115,9 +135,9 @@ def train(
     config: RunConfig,
     folder: Path,
     *,
-    denoise: bool | None = None,
     seed: int = 0,
     features: Features | None = None,
+    name: str | None = None,
 ) -> dict[str, Any]:
     """Trains one model and writes `folder`, whole or not at all.
 
@@ -128,18 +148,19 @@ def train(
     Args:
         config: The run.
         folder: The output folder; replaced where it exists.
-        denoise: Whether the plug-in is in; by default what the run file says.
         seed: Seed of initial weights, dropout, shuffling and masks.
         features: Fitted features, to share between runs; fitted here by default.
+        name: What the log lines call it; `control` or `treatment` by default.
 
     Returns:
         What `metrics.json` holds.
 
     Raises:
+        ConfigError: The plug-in's options do not go together.
         DataError: A prepared file is missing, damaged, or lacks a column or a class.
     """
     started = time.monotonic()
-    denoise = config.denoiser.enabled if denoise is None else denoise
+    denoise = config.denoiser.enabled
     label, settings = config.model.label, config.train
     features = fit_features(config) if features is None else features
     paths = {
@@ -161,9 +182,15 @@ def train(
         split: features.dataset(paths[split], batch_size=_SCORING_BATCH, **shape)
         for split in ("valid", "test")
     }
-    model = build_model(config, features, seed=seed, denoise=denoise)
+    model = build_model(config, features, seed=seed)
     model.compile(optimizer=tf.keras.optimizers.Adam(settings.learning_rate))
-    run = f"{'treatment' if denoise else 'control'}, seed {seed}"
+    run = f"{name or ('treatment' if denoise else 'control')}, seed {seed}"
+    callbacks: list[Any] = []
+    if denoise and config.denoiser.weight > 0:
+        # A dataset of its own: one more pass over `training` would change its order.
+        first = features.dataset(paths["train"], batch_size=settings.batch_size, **shape)
+        with data_errors():
+            callbacks.append(_GradientBalance(next(iter(first))))
     with atomic_folder(folder) as aside:
         best = str(aside / "checkpoint" / "best")
         with data_errors():
@@ -172,6 +199,7 @@ def train(
                 epochs=settings.epochs,
                 verbose=1 if sys.stdout.isatty() else 0,
                 callbacks=[
+                    *callbacks,
                     _ValidationAuc(scoring["valid"], targets["valid"]["label"].to_numpy(), run),
                     tf.keras.callbacks.ModelCheckpoint(
                         best,

@@ -6,26 +6,74 @@
 
 from importlib.metadata import version
 
+from seqdenoise.adversary import pgd_attack
 from seqdenoise.encoders import ViewEncoder
 from seqdenoise.errors import DataError
 from seqdenoise.layer import SequenceDenoiser
-from seqdenoise.losses import info_nce_loss, negative_pairs
-from seqdenoise.metrics import alignment, effective_rank, uniformity
-from seqdenoise.views import complementary_mask, dimension_views, view_seed
+from seqdenoise.losses import (
+    clamped_rate,
+    debiased_loss,
+    hard_negative_loss,
+    info_nce_loss,
+    moco_loss,
+    multi_positive_loss,
+    n_pair_loss,
+    negative_pairs,
+    nt_xent_loss,
+    rocl_loss,
+    simple_contrastive_loss,
+    triplet_loss,
+)
+from seqdenoise.masks import complementary_mask
+from seqdenoise.metrics import alignment, effective_rank, gradient_balance, uniformity
+from seqdenoise.probe import LinearProbe, fit_linear_probe
+from seqdenoise.smoothing import SmoothedPrediction, smoothed_prediction
+from seqdenoise.views import (
+    correlated_field_views,
+    dimension_views,
+    dropout_views,
+    event_dimension_views,
+    event_views,
+    feature_dropout,
+    field_views,
+    view_seed,
+)
 
 __version__ = version("seqdenoise")
 
 __all__ = [
     "DataError",
+    "LinearProbe",
     "SequenceDenoiser",
+    "SmoothedPrediction",
     "ViewEncoder",
     "__version__",
     "alignment",
+    "clamped_rate",
     "complementary_mask",
+    "correlated_field_views",
+    "debiased_loss",
     "dimension_views",
+    "dropout_views",
     "effective_rank",
+    "event_dimension_views",
+    "event_views",
+    "feature_dropout",
+    "field_views",
+    "fit_linear_probe",
+    "gradient_balance",
+    "hard_negative_loss",
     "info_nce_loss",
+    "moco_loss",
+    "multi_positive_loss",
+    "n_pair_loss",
     "negative_pairs",
+    "nt_xent_loss",
+    "pgd_attack",
+    "rocl_loss",
+    "simple_contrastive_loss",
+    "smoothed_prediction",
+    "triplet_loss",
     "uniformity",
     "view_seed",
 ]

@@ -7,60 +7,35 @@ from typing import Any
 
 import tensorflow as tf
 
-from seqdenoise import metrics
-from seqdenoise.encoders import ViewEncoder
-from seqdenoise.losses import info_nce_loss, negative_pairs
+from seqdenoise.adversary import pgd_attack
+from seqdenoise.encoders import ViewEncoder, update_momentum_encoder
+from seqdenoise.health import MONITORED_ROWS, health_metrics, update_health
+from seqdenoise.inputs import events_and_mask, num_dimensions, row_vector, whole, whole_number_ids
+from seqdenoise.key_queue import KeyQueue
+from seqdenoise.learned_temperature import to_parameter, to_temperature
+from seqdenoise.losses import clamped_rate, info_nce_loss
+from seqdenoise.masking import Masking
 from seqdenoise.numerics import Tensor, masked_pool
-from seqdenoise.views import dimension_views, view_seed
-
-_LOSSES: dict[str, Callable[..., Tensor]] = {"info_nce": info_nce_loss}
-_MASKINGS = ("dimension",)
-
-# Uniformity and the share of false negatives are monitored on the first rows of a batch only: they
-# are means over pairs, and all pairs of a large batch would cost as much as the loss itself.
-_MONITORED_ROWS = 512
-
-
-def _resolve_loss(loss: str | Callable[..., Tensor]) -> Callable[..., Tensor]:
-    if callable(loss):
-        return loss
-    found = _LOSSES.get(loss) or tf.keras.utils.get_registered_object(loss)
-    if found is None:
-        raise ValueError(
-            f"`loss` must be one of {sorted(_LOSSES)}, or a callable (registered for Keras "
-            f"serialisation if the layer is to be saved). Received: {loss!r}"
-        )
-    return found
-
-
-def _last_dimension(name: str, shape: Any) -> int:
-    """The number of features of a sequence, summed over its fields where it has some."""
-    if isinstance(shape, Mapping):
-        return sum(_last_dimension(f"{name}.{field}", shape[field]) for field in sorted(shape))
-    shape = tuple(shape)
-    if len(shape) not in (2, 3) or shape[-1] is None:
-        raise ValueError(
-            f"Sequence `{name}` must have shape [B, L, D] or, if pooled, [B, D], with D known. "
-            f"Received: shape {shape}"
-        )
-    return int(shape[-1])
+from seqdenoise.objective import Objective
+from seqdenoise.views import fold_in, view_seed
 
 
 @tf.keras.utils.register_keras_serializable(package="seqdenoise")
 class SequenceDenoiser(tf.keras.layers.Layer):
     r"""Returns behaviour sequences unchanged and, in training, adds a loss that denoises them.
 
-    Each denoised sequence is pooled over its real events, and its dimensions are split between two
-    complementary views (each sees exactly half, drawn anew for every row and step). One encoder per
-    sequence *type*, shared by both views and all rows, turns the views into unit vectors, and an
-    in-batch contrastive loss pulls the two views of a row together. The added loss is
+    Each denoised sequence is seen through two views, by default complementary halves of the
+    dimensions of the pooled sequence, drawn anew for every row and step. One encoder per sequence
+    *type*, shared by both views and all rows, turns the views into unit vectors, and an in-batch
+    contrastive loss pulls the two views of a row together. The added loss is
 
     $$ weight \cdot warmup(step) \cdot \frac{1}{|S|} \sum_{s \in S} \frac{L_s}{\log candidates_s} $$
 
     over the denoised sequences `S`. InfoNCE of uninformative vectors is the logarithm of the number
     of candidates (valid rows), so the quotient starts near 1 and `weight` means the same at any
-    batch size and for any number of types. The gradient reaches whatever made the sequences,
-    usually the host model's embeddings.
+    batch size and for any number of types. Losses that do not grow with the number of candidates
+    (`triplet`, `simple`) are not divided. The gradient reaches whatever made the sequences, usually
+    the host model's embeddings.
 
     Outside training, and with `weight=0`, the layer does no work, adds no loss and draws no random
     number. Its own randomness comes from `seed` and the step alone, so the host's initialisers,
@@ -68,19 +43,40 @@ class SequenceDenoiser(tf.keras.layers.Layer):
 
     Args:
         weight: Coefficient of the side loss, at least 0. At 0 the encoders are not trainable.
-        masking: What is complementary. `"dimension"`: dimensions of the pooled sequence.
-        temperature: Temperature of the contrastive loss, above 0.
+        masking: What is complementary. `"dimension"`: dimensions of the pooled sequence;
+            `"event_dimension"`: dimensions of each event; `"event"`: events; `"field"`: fields of
+            the events, which must come by field; `"correlated_field"`: a random field and those
+            that say most about it, against the others; `"dropout"`: nothing, the views differ by
+            dropout alone.
+        dropout: Rate of dropout on each view, after the mask. None is 0, and 0.1 with
+            `masking="dropout"`.
+        mutual_information: With `masking="correlated_field"`, for each type a mapping from field to
+            field to how much one says about the other (`pipelines prepare` measures it).
+        num_positives: Number of positives of each row: view B, and this many less one further ones
+            under other masks. Above 1 for losses that take `more_positives`.
+        temperature: Temperature of the contrastive loss, above 0. None is the loss's own default,
+            0.1 for `"info_nce"`.
+        learn_temperature: Whether each type learns its temperature, between 0.01 and 1, from
+            `temperature` on.
         exclude: Types passed through untouched. Search states an explicit intent, so it is the
             default.
         types: Optional mapping from a sequence's name to its type, where they differ (`click_7d`
             and `click_30d` are both `click`). Sequences of one type share an encoder and must have
             the same number of dimensions.
-        loss: `"info_nce"`, or a callable `(view_a, view_b, *, mask, ids, weights, temperature,
-            **loss_options) -> scalar`.
+        loss: `"info_nce"`, `"nt_xent"`, `"n_pair"`, `"triplet"`, `"simple"`, `"debiased"`,
+            `"hard_negative"`, `"multi_positive"`, `"moco"` or `"rocl"` (see `seqdenoise.losses`);
+            or a callable `(view_a, view_b, *, mask, ids, weights, **loss_options) -> scalar`. One
+            that has parameters `temperature`, `labels` or `more_positives` gets those too.
         loss_options: Optional further keyword arguments of the loss, for instance `{"symmetric":
-            True}`.
+            True}`. A mapping from type to value in place of a value gives each type its own.
         units: Length of the vectors.
         hidden_units: Width of the encoders' hidden layer.
+        head_units: Length of what a projection head makes of the vectors for the loss alone
+            (SimCLR, MoCo v2); None for no head.
+        momentum: With `loss="moco"`, how much of the key encoder stays at each step; None is 0.999.
+        queue_size: With `loss="moco"`, the number of past keys that are negatives; None is 4096.
+        attack: With `loss="rocl"`, the arguments of `pgd_attack` on view A's features; None is
+            `{"epsilon": 0.01, "num_steps": 3}`.
         warmup_steps: Number of steps over which the weight rises linearly to its full value.
         seed: Seed of the masks and of the encoders' initial weights.
         **kwargs: Arguments of `tf.keras.layers.Layer`.
@@ -94,6 +90,8 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         sample_ids: Optional int or string `[B]` or `[B, 1]`. Rows with equal ids, usually of one
             user, are not each other's negatives.
         sample_weight: Optional non-negative float `[B]` or `[B, 1]`, weights of the anchors.
+        labels: Optional int `[B]` or `[B, 1]`, for losses that take labels. Rows of equal labels
+            are each other's positives; a negative label is none.
         training: Whether to add the side loss.
 
     Returns:
@@ -104,9 +102,11 @@ class SequenceDenoiser(tf.keras.layers.Layer):
 
     Metrics:
         For each denoised sequence, `{layer}/{sequence}/` followed by `loss` (not divided),
-        `alignment`, `uniformity`, `effective_rank`, `valid_rate` (share of rows with a real event)
-        and `false_negative_rate` (share of pairs dropped by `sample_ids`). NaN in `evaluate`, where
-        nothing is measured; absent with `weight=0`.
+        `alignment`, `uniformity`, `effective_rank`, `valid_rate` (share of rows with a real event
+        in both views), `false_negative_rate` (share of pairs dropped by `sample_ids`), with a
+        debiased loss `clamped_rate` (share of anchors whose estimate is at its floor) and with
+        `learn_temperature` `temperature`. NaN in `evaluate`, where nothing is measured; absent with
+        `weight=0`.
 
     Example:
         >>> denoiser = SequenceDenoiser(weight=0.1, seed=1)
@@ -121,13 +121,21 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         *,
         weight: float = 0.1,
         masking: str = "dimension",
-        temperature: float = 0.1,
+        dropout: float | None = None,
+        mutual_information: Mapping[str, Mapping[str, Mapping[str, float]]] | None = None,
+        num_positives: int = 1,
+        temperature: float | None = None,
+        learn_temperature: bool = False,
         exclude: Sequence[str] = ("search",),
         types: Mapping[str, str] | None = None,
         loss: str | Callable[..., Tensor] = "info_nce",
         loss_options: Mapping[str, Any] | None = None,
         units: int = 32,
         hidden_units: int = 64,
+        head_units: int | None = None,
+        momentum: float | None = None,
+        queue_size: int | None = None,
+        attack: Mapping[str, Any] | None = None,
         warmup_steps: int = 0,
         seed: int = 0,
         **kwargs: Any,
@@ -136,32 +144,90 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         # out as they went in.
         kwargs.setdefault("autocast", False)
         super().__init__(**kwargs)
-        if not weight >= 0:
-            raise ValueError(f"`weight` must be at least 0. Received: {weight}")
-        if masking not in _MASKINGS:
-            raise ValueError(f"`masking` must be one of {list(_MASKINGS)}. Received: {masking!r}")
-        if not temperature > 0:
-            raise ValueError(f"`temperature` must be above 0. Received: {temperature}")
-        if isinstance(exclude, str):
-            raise ValueError(f"`exclude` must be a sequence of types. Received: {exclude!r}")
-        if warmup_steps < 0:
-            raise ValueError(f"`warmup_steps` must be at least 0. Received: {warmup_steps}")
         self.supports_masking = True
         self.weight = float(weight)
         self.masking = masking
-        self.temperature = float(temperature)
+        self.dropout = dropout
+        self.mutual_information = mutual_information
+        self.num_positives = num_positives
+        self.temperature = temperature
+        self.learn_temperature = learn_temperature
+        if isinstance(exclude, str):
+            raise ValueError(f"`exclude` must be a sequence of types. Received: {exclude!r}")
         self.exclude = tuple(exclude)
         self.types = dict(types or {})
         self.loss = loss
         self.loss_options = dict(loss_options or {})
         self.units = units
         self.hidden_units = hidden_units
+        self.head_units = head_units
+        self.momentum = momentum
+        self.queue_size = queue_size
+        self.attack = attack
         self.warmup_steps = warmup_steps
         self.seed = seed
-        self._loss_fn = _resolve_loss(loss)
+        # From the plain mappings: Keras wraps those that a layer keeps.
+        self._objective = Objective(loss, dict(loss_options or {}))
+        self._masking = Masking(masking, dropout, mutual_information)
+        self._check_arguments()
+        self._temperature = (
+            self._objective.default_temperature if temperature is None else float(temperature)
+        )
+        if learn_temperature:
+            to_parameter(self._temperature)  # says so if it cannot be learned from there
+        self._momentum = 0.999 if momentum is None else momentum
+        self._queue_size = 4096 if queue_size is None else queue_size
+        self._attack = {"epsilon": 0.01, "num_steps": 3} if attack is None else dict(attack)
+
+    def _check_arguments(self) -> None:
+        takes, declares = self._objective.takes, self._objective.declares
+        checks: list[tuple[bool, str, Any]] = [
+            (self.weight >= 0, "`weight` must be at least 0", self.weight),
+            (self.num_positives >= 1, "`num_positives` must be at least 1", self.num_positives),
+            (
+                self.num_positives == 1 or takes("more_positives"),
+                f"`num_positives` must be 1 with loss {self._objective.name!r}, which takes one",
+                self.num_positives,
+            ),
+            (
+                self.temperature is None or self.temperature > 0,
+                "`temperature` must be above 0",
+                self.temperature,
+            ),
+            (
+                takes("temperature") or (self.temperature is None and not self.learn_temperature),
+                f"Loss {self._objective.name!r} has no temperature, so there is none to set or "
+                "learn",
+                f"temperature={self.temperature}, learn_temperature={self.learn_temperature}",
+            ),
+            (
+                declares("queue") or (self.momentum is None and self.queue_size is None),
+                "`momentum` and `queue_size` must be None with a loss that takes no queue",
+                f"momentum={self.momentum}, queue_size={self.queue_size}",
+            ),
+            (
+                self.momentum is None or 0 <= self.momentum <= 1,
+                "`momentum` must be in [0, 1]",
+                self.momentum,
+            ),
+            (
+                self.queue_size is None or self.queue_size >= 1,
+                "`queue_size` must be at least 1",
+                self.queue_size,
+            ),
+            (
+                declares("adversarial") or self.attack is None,
+                "`attack` must be None with a loss that takes no adversarial view",
+                self.attack,
+            ),
+            (self.warmup_steps >= 0, "`warmup_steps` must be at least 0", self.warmup_steps),
+        ]
+        for holds, expected, received in checks:
+            if not holds:
+                raise ValueError(f"{expected}. Received: {received}")
 
     def build(self, input_shape: Any) -> None:
-        """Creates one encoder a type, the metrics and the step counter."""
+        """Creates one encoder a type, what the loss needs to remember, and the metrics."""
         if not isinstance(input_shape, Mapping):
             raise ValueError(
                 "`sequences` must be a mapping from a sequence's name to its tensor. "
@@ -177,28 +243,55 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             )
         sizes: dict[str, int] = {}
         for name in self._denoised:
-            size = _last_dimension(name, input_shape[name])
+            self._masking.check(name, self._type(name), input_shape[name])
+            size = num_dimensions(name, input_shape[name])
             if sizes.setdefault(self._type(name), size) != size:
                 raise ValueError(
                     f"Sequences of type `{self._type(name)}` share an encoder and must have the "
                     "same number of dimensions. "
                     f"Received: {sizes[self._type(name)]} and, for `{name}`, {size}"
                 )
-        encoders = {}
-        for kind, size in sizes.items():
-            encoders[kind] = ViewEncoder(
-                units=self.units,
-                hidden_units=self.hidden_units,
-                seed=zlib.crc32(f"{self.seed}/{kind}".encode()),
-                name="encoder_" + re.sub(r"[^A-Za-z0-9_.-]", "_", kind),
-                dtype=self.dtype_policy,
-            )
-            encoders[kind].build((None, size))
-            # With weight 0 no gradient would ever reach them, and Keras would warn about it.
-            encoders[kind].trainable = self.weight > 0
-        self._encoders = encoders
-        measured = self._denoised if self.weight > 0 else ()
-        self._health = {name: self._new_metrics(name) for name in measured}
+        # With weight 0 nothing is trained or measured, and Keras would warn about weights that no
+        # gradient ever reaches.
+        active = self.weight > 0
+        self._encoders = {
+            kind: self._new_encoder("encoder", kind, size, trainable=active)
+            for kind, size in sizes.items()
+        }
+        self._key_encoders, self._queues = {}, {}
+        if active and self._objective.declares("queue"):
+            # The same seed as the encoders: the twins start equal.
+            self._key_encoders = {
+                kind: self._new_encoder("key_encoder", kind, size, trainable=False)
+                for kind, size in sizes.items()
+            }
+            self._queues = {
+                name: KeyQueue(
+                    self._queue_size, self.head_units or self.units, name=f"queue_{_safe(name)}"
+                )
+                for name in self._denoised
+            }
+        self._temperatures = {}
+        if active and self.learn_temperature:
+            self._temperatures = {
+                kind: self.add_weight(
+                    name=f"temperature_{_safe(kind)}",
+                    shape=(),
+                    dtype="float32",
+                    initializer=tf.keras.initializers.Constant(to_parameter(self._temperature)),
+                )
+                for kind in sizes
+            }
+        # A TensorFlow checkpoint of a Keras 3 model does not look into dictionaries.
+        for role in ("encoders", "key_encoders", "queues", "temperatures"):
+            for name, state in getattr(self, f"_{role}").items():
+                setattr(self, f"_{role}_{_safe(name)}", state)
+        further = ["clamped_rate"] if self._objective.declares("tau_plus") else []
+        further += ["temperature"] if self.learn_temperature else []
+        self._health = {
+            name: health_metrics(f"{self.name}/{name}", self.head_units or self.units, further)
+            for name in (self._denoised if active else ())
+        }
         self.step = self.add_weight(
             name="step", shape=(), dtype="int64", initializer="zeros", trainable=False
         )
@@ -210,6 +303,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         mask: Mapping[str, Tensor] | None = None,
         sample_ids: Tensor | None = None,
         sample_weight: Tensor | None = None,
+        labels: Tensor | None = None,
         training: bool | None = None,
     ) -> Mapping[str, Any]:
         """Returns `sequences`; see the class."""
@@ -225,8 +319,20 @@ class SequenceDenoiser(tf.keras.layers.Layer):
                 f"`mask` has keys that `sequences` has not. Received: {sorted(unknown)}, with "
                 f"sequences {sorted(sequences)}"
             )
+        if labels is not None and not self._objective.takes("labels"):
+            raise ValueError(
+                "`labels` must be None with a loss that takes none; 'multi_positive' and 'triplet' "
+                f"do. Received: labels with loss {self._objective.name!r}"
+            )
         if training and self.weight > 0:
-            self._add_side_loss(sequences, mask or {}, sample_ids, sample_weight)
+            rows = {
+                name: row_vector(name, x)
+                for name, x in (
+                    ("sample_ids", sample_ids), ("sample_weight", sample_weight), ("labels", labels)
+                )
+                if x is not None
+            }  # fmt: skip
+            self._add_side_loss(sequences, mask or {}, rows)
         return sequences
 
     def encode(
@@ -252,9 +358,10 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             )
         vectors = {}
         for name in self._denoised:
-            pooled, valid = self._pool(name, sequences[name], (mask or {}).get(name))
-            encoded = self._encoders[self._type(name)](pooled)
-            vectors[name] = tf.where(valid[:, tf.newaxis], encoded, tf.zeros_like(encoded))
+            events, real = events_and_mask(name, sequences[name], (mask or {}).get(name))
+            encoded = self._encoders[self._type(name)].represent(masked_pool(whole(events), real))
+            not_empty = tf.reduce_any(real, axis=1, keepdims=True)
+            vectors[name] = tf.where(not_empty, encoded, tf.zeros_like(encoded))
         return vectors
 
     def compute_output_shape(self, input_shape: Any, **_: Any) -> Any:
@@ -263,22 +370,25 @@ class SequenceDenoiser(tf.keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         """Arguments of the constructor."""
-        loss = (
-            self.loss
-            if isinstance(self.loss, str)
-            else tf.keras.utils.get_registered_name(self.loss)
-        )
         return {
             **super().get_config(),
             "weight": self.weight,
             "masking": self.masking,
+            "dropout": self.dropout,
+            "mutual_information": self._masking.mutual_information,
+            "num_positives": self.num_positives,
             "temperature": self.temperature,
+            "learn_temperature": self.learn_temperature,
             "exclude": list(self.exclude),
             "types": dict(self.types),
-            "loss": loss,
-            "loss_options": dict(self.loss_options),
+            "loss": self._objective.name,
+            "loss_options": dict(self._objective.options),
             "units": self.units,
             "hidden_units": self.hidden_units,
+            "head_units": self.head_units,
+            "momentum": self.momentum,
+            "queue_size": self.queue_size,
+            "attack": None if self.attack is None else dict(self.attack),
             "warmup_steps": self.warmup_steps,
             "seed": self.seed,
         }
@@ -286,104 +396,123 @@ class SequenceDenoiser(tf.keras.layers.Layer):
     def _type(self, name: str) -> str:
         return str(self.types.get(name, name))
 
-    def _new_metrics(self, name: str) -> dict[str, Any]:
-        prefix = f"{self.name}/{name}"
-        means = ("loss", "alignment", "uniformity", "valid_rate", "false_negative_rate")
-        return {
-            **{key: metrics.MeasuredMean(name=f"{prefix}/{key}") for key in means},
-            "effective_rank": metrics.EffectiveRank(self.units, name=f"{prefix}/effective_rank"),
-        }
-
-    def _pool(self, name: str, sequence: Any, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The pooled features `[B, D]` of a sequence, and which rows have a real event `[B]`."""
-        fields = (
-            [sequence[field] for field in sorted(sequence)]
-            if isinstance(sequence, Mapping)
-            else [sequence]
+    def _new_encoder(self, role: str, kind: str, size: int, *, trainable: bool) -> ViewEncoder:
+        encoder = ViewEncoder(
+            units=self.units,
+            hidden_units=self.hidden_units,
+            head_units=self.head_units,
+            seed=zlib.crc32(f"{self.seed}/{kind}".encode()),
+            name=f"{role}_{_safe(kind)}",
+            dtype=self.dtype_policy,
         )
-        if isinstance(mask, Mapping):
-            # Keras fills in the masks itself, one a field; all fields of an event share theirs.
-            mask = next((one for one in mask.values() if one is not None), None)
-        if mask is None:
-            mask = getattr(fields[0], "_keras_mask", None)
-        features = tf.concat(fields, axis=-1) if len(fields) > 1 else fields[0]
-        expected = features.shape[:-1]
-        if mask is None:
-            mask = tf.ones(tf.shape(features)[:-1], tf.bool)
-        if mask.dtype != tf.bool or not mask.shape.is_compatible_with(expected):
-            raise ValueError(
-                f"The mask of `{name}` must be bool of shape {expected}, True for a real event. "
-                f"Received: {mask.dtype.name} of shape {mask.shape}"
-            )
-        if features.shape.rank == 2:
-            # A pooled sequence is a sequence of one event.
-            features, mask = features[:, tf.newaxis], mask[:, tf.newaxis]
-        return masked_pool(features, mask), tf.reduce_any(mask, axis=1)
+        encoder.build((None, size))
+        encoder.trainable = trainable
+        return encoder
 
     def _add_side_loss(
         self,
         sequences: Mapping[str, Any],
         mask: Mapping[str, Tensor],
-        sample_ids: Tensor | None,
-        sample_weight: Tensor | None,
+        rows: Mapping[str, Tensor],
     ) -> None:
-        ids = None if sample_ids is None else _row_vector("sample_ids", sample_ids)
-        weights = None if sample_weight is None else _row_vector("sample_weight", sample_weight)
+        for kind, keys in self._key_encoders.items():
+            update_momentum_encoder(keys, self._encoders[kind], self._momentum)
         step = tf.convert_to_tensor(self.step)
-        shares = []
-        for name in self._denoised:
-            pooled, valid = self._pool(name, sequences[name], mask.get(name))
-            views = dimension_views(pooled, seed=view_seed(self.seed, name, step))
-            # One product for both views: they share the encoder.
-            encoded = self._encoders[self._type(name)](tf.concat(views, axis=0))
-            view_a, view_b = tf.split(encoded, 2, axis=0)
-            loss = self._loss_fn(
-                view_a,
-                view_b,
-                mask=valid,
-                ids=ids,
-                weights=weights,
-                temperature=self.temperature,
-                **self.loss_options,
-            )
-            candidates = tf.reduce_sum(tf.cast(valid, loss.dtype))
-            shares.append(tf.cast(loss / tf.math.log(tf.maximum(candidates, 2.0)), tf.float32))
-            self._measure(self._health[name], loss, view_a, view_b, valid, ids)
+        shares = [
+            self._share(name, *events_and_mask(name, sequences[name], mask.get(name)), rows, step)
+            for name in self._denoised
+        ]
         warmup = tf.constant(1.0)
         if self.warmup_steps:
             warmup = tf.minimum((tf.cast(step, tf.float32) + 1) / self.warmup_steps, 1.0)
         self.step.assign_add(1)
         self.add_loss(self.weight * warmup * tf.add_n(shares) / len(shares))
 
-    def _measure(
+    def _share(
+        self, name: str, events: Any, mask: Tensor, rows: Mapping[str, Tensor], step: Tensor
+    ) -> Tensor:
+        """The loss of one sequence over its chance level."""
+        kind, objective = self._type(name), self._objective
+        encoder, keys = self._encoders[kind], self._key_encoders.get(kind)
+        seed = view_seed(self.seed, name, step)
+        features_a, features_b, valid = self._masking.views(kind, events, mask, seed)
+        further = [
+            self._masking.views(kind, events, mask, fold_in(seed, 10 * number))[1]
+            for number in range(1, self.num_positives)
+        ]
+        if keys is None:
+            # One product for all views: they share the encoder.
+            together = encoder(tf.concat([features_a, features_b, *further], axis=0))
+            view_a, view_b, *more = tf.split(together, 2 + len(further), axis=0)
+        else:
+            view_a, more = encoder(features_a), []
+            view_b = tf.stop_gradient(keys(features_b))
+
+        ids = rows.get("sample_ids")
+        if self._queues and ids is not None:
+            ids = whole_number_ids(ids)
+        arguments: dict[str, Any] = {
+            "mask": valid,
+            "ids": ids,
+            "weights": rows.get("sample_weight"),
+            **objective.options_of(kind),
+        }
+        means = {}
+        if objective.takes("temperature"):
+            arguments["temperature"] = self._temperature
+            if self.learn_temperature:
+                temperature = to_temperature(tf.convert_to_tensor(self._temperatures[kind]))
+                arguments["temperature"] = means["temperature"] = temperature
+        if "labels" in rows:
+            arguments["labels"] = rows["labels"]
+        if more:
+            arguments["more_positives"] = tf.stack(more, axis=1)
+        queue, queued = self._queues.get(name), None
+        if queue is not None:
+            arguments["queue"], arguments["queue_mask"] = queue.vectors, queue.filled
+            arguments["queue_ids"] = None if ids is None else queue.ids
+            queued = tf.reduce_sum(tf.cast(queue.filled, tf.float32))
+        if objective.declares("adversarial"):
+            attacked = self._attacked(encoder, features_a, view_b, arguments, fold_in(seed, 3))
+            arguments["adversarial"] = encoder(attacked)
+        loss = objective.fn(view_a, view_b, **arguments)
+        if queue is not None:
+            queue.push(view_b, mask=valid, ids=ids)
+
+        if objective.declares("tau_plus"):
+            means["clamped_rate"] = self._clamped_rate(view_a, view_b, arguments)
+        update_health(self._health[name], view_a, view_b, mask=valid, ids=ids, loss=loss, **means)
+        level = objective.chance_level(tf.reduce_sum(tf.cast(valid, loss.dtype)), queued)
+        return tf.cast(loss / level, tf.float32)
+
+    def _attacked(
         self,
-        health: Mapping[str, Any],
-        loss: Tensor,
-        view_a: Tensor,
+        encoder: ViewEncoder,
+        features: Tensor,
         view_b: Tensor,
-        valid: Tensor,
-        ids: Tensor | None,
-    ) -> None:
-        view_a, view_b = tf.stop_gradient(view_a), tf.stop_gradient(view_b)
-        health["loss"].update_state(loss)
-        health["alignment"].update_state(metrics.alignment(view_a, view_b, mask=valid))
-        health["valid_rate"].update_state(tf.cast(valid, tf.float32))
-        health["effective_rank"].update_state(view_a, valid)
-        few, few_valid = view_a[:_MONITORED_ROWS], valid[:_MONITORED_ROWS]
-        health["uniformity"].update_state(metrics.uniformity(few, mask=few_valid))
-        kept = negative_pairs(few_valid, None if ids is None else ids[:_MONITORED_ROWS])
-        pairs = negative_pairs(few_valid)
-        dropped = 1 - tf.math.divide_no_nan(
-            tf.reduce_sum(tf.cast(kept, tf.float32)), tf.reduce_sum(tf.cast(pairs, tf.float32))
+        arguments: Mapping[str, Any],
+        seed: Tensor,
+    ) -> Tensor:
+        """View A's features moved to where the instance-level loss is worse."""
+        passed = ("mask", "ids", "weights", "temperature", "max_similarity")
+        options = {name: arguments[name] for name in passed if name in arguments}
+        target = tf.stop_gradient(view_b)
+        return pgd_attack(
+            lambda x: info_nce_loss(encoder(x), target, **options),
+            features,
+            seed=seed,
+            **self._attack,
         )
-        any_pair = tf.cast(tf.reduce_any(pairs), tf.float32)
-        health["false_negative_rate"].update_state(dropped * any_pair)
+
+    def _clamped_rate(self, view_a: Tensor, view_b: Tensor, arguments: Mapping[str, Any]) -> Tensor:
+        few = {
+            name: x[:MONITORED_ROWS] if tf.is_tensor(x) and x.shape.rank else x
+            for name, x in {**self._objective.defaults, **arguments}.items()
+            if name != "weights"
+        }
+        views = (tf.stop_gradient(view[:MONITORED_ROWS]) for view in (view_a, view_b))
+        return clamped_rate(*views, **few)
 
 
-def _row_vector(name: str, x: Tensor) -> Tensor:
-    x = tf.convert_to_tensor(x)
-    if x.shape.rank == 2 and x.shape[1] == 1:
-        x = x[:, 0]
-    if x.shape.rank != 1:
-        raise ValueError(f"`{name}` must have shape [B] or [B, 1]. Received: shape {x.shape}")
-    return x
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", name)

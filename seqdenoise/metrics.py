@@ -1,5 +1,6 @@
-"""Health of a representation: alignment, uniformity and effective rank."""
+"""Health of a representation, and of its share in the training of what it shares with the host."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -26,16 +27,17 @@ def alignment(view_a: Tensor, view_b: Tensor, *, mask: Tensor) -> Tensor:
     return masked_mean(tf.reduce_sum(tf.math.squared_difference(view_a, view_b), axis=-1), mask)
 
 
-def uniformity(vectors: Tensor, *, mask: Tensor) -> Tensor:
+def uniformity(vectors: Tensor, *, mask: Tensor, log: bool = True) -> Tensor:
     """`log E exp(-2 |x - y|^2)` over pairs of distinct valid rows: the lower, the better spread.
 
     Args:
         vectors: Unit vectors, float `[B, d]`.
         mask: bool `[B]`, True for a valid row.
+        log: Whether to take the logarithm; without it the mean itself, in (0, 1].
 
     Returns:
-        A scalar of at most 0; exactly 0 when all vectors coincide and with fewer than two valid
-        rows.
+        A scalar of at most 0 (without the logarithm, of at most 1); exactly that when all vectors
+        coincide and with fewer than two valid rows.
 
     References:
         Wang, Isola (2020), section 4.1, t = 2.
@@ -45,7 +47,8 @@ def uniformity(vectors: Tensor, *, mask: Tensor) -> Tensor:
     squared_distance = 2 - 2 * tf.matmul(vectors, vectors, transpose_b=True)
     pairs = mask[:, tf.newaxis] & mask[tf.newaxis, :] & ~tf.eye(tf.shape(mask)[0], dtype=tf.bool)
     mean = masked_mean(tf.exp(-2 * squared_distance), pairs)
-    return tf.where(tf.reduce_any(pairs), tf.math.log(tf.maximum(mean, 1e-37)), 0.0)
+    mean = tf.where(tf.reduce_any(pairs), mean, tf.ones_like(mean))
+    return tf.math.log(tf.maximum(mean, 1e-37)) if log else mean
 
 
 def effective_rank(second_moment: Tensor) -> Tensor:
@@ -74,6 +77,65 @@ def effective_rank(second_moment: Tensor) -> Tensor:
     share = tf.math.divide_no_nan(singular, tf.reduce_sum(singular))
     rank = tf.exp(-tf.reduce_sum(tf.math.xlogy(share, share)))
     return tf.where(tf.reduce_sum(singular) > 0, rank, tf.zeros_like(rank))
+
+
+def gradient_balance(
+    main_gradients: Sequence[Any], side_gradients: Sequence[Any]
+) -> tuple[Tensor, Tensor]:
+    """How strongly, and in which direction, the side loss pulls beside the main one.
+
+    Computed eagerly or in a graph, not under XLA. A row of an embedding that occurs several times
+    in a batch is summed first, as an optimizer does.
+
+    Args:
+        main_gradients: Gradients of the main loss with respect to the shared weights, tensors or
+            `tf.IndexedSlices`, None where there is none.
+        side_gradients: Gradients of the side loss with respect to the same weights.
+
+    Returns:
+        The ratio of the norms, side over main, and the cosine between the two: a ratio above 1 says
+        that the side loss dominates, a negative cosine that the two disagree. Both 0 where a norm
+        is 0.
+
+    Raises:
+        ValueError: The two have different lengths.
+
+    Example:
+        >>> ratio, cosine = gradient_balance([tf.constant([3.0, 4.0])], [tf.constant([0.0, 5.0])])
+        >>> round(float(ratio), 3), round(float(cosine), 3)
+        (1.0, 0.8)
+    """
+    if len(main_gradients) != len(side_gradients):
+        raise ValueError(
+            "`main_gradients` and `side_gradients` must be of the same weights. "
+            f"Received: {len(main_gradients)} and {len(side_gradients)}"
+        )
+    pairs = list(zip(main_gradients, side_gradients, strict=True))
+    product = tf.add_n([_dot(main, side) for main, side in pairs])
+    main_square = tf.add_n([_dot(main, main) for main, _ in pairs])
+    side_square = tf.add_n([_dot(side, side) for _, side in pairs])
+    ratio = tf.math.divide_no_nan(tf.sqrt(side_square), tf.sqrt(main_square))
+    norms = tf.sqrt(main_square) * tf.sqrt(side_square)
+    return ratio, tf.math.divide_no_nan(product, norms)
+
+
+def _dot(one: Any, other: Any) -> Tensor:
+    """Inner product of two gradients of one weight, float32."""
+    if one is None or other is None:
+        return tf.constant(0.0)
+    if isinstance(one, tf.IndexedSlices) and isinstance(other, tf.IndexedSlices):
+        # Only the rows that occur: the table may be far larger than what a batch looks up.
+        rows, place = tf.unique(tf.concat([one.indices, other.indices], axis=0))
+        split = tf.shape(one.indices)[0]
+        one, other = (
+            tf.math.unsorted_segment_sum(tf.cast(x.values, tf.float32), where, tf.size(rows))
+            for x, where in ((one, place[:split]), (other, place[split:]))
+        )
+    elif isinstance(one, tf.IndexedSlices):
+        one, other = one.values, tf.gather(other, one.indices)
+    elif isinstance(other, tf.IndexedSlices):
+        one, other = tf.gather(one, other.indices), other.values
+    return tf.reduce_sum(tf.cast(one, tf.float32) * tf.cast(other, tf.float32))
 
 
 @tf.keras.utils.register_keras_serializable(package="seqdenoise")

@@ -46,7 +46,7 @@ def test_the_best_epoch_is_kept_not_the_last(config, tmp_path):
     from pipelines.train import train
 
     hasty = config.train.model_copy(update={"epochs": 20, "patience": 20, "learning_rate": 0.05})
-    metrics = train(config.model_copy(update={"train": hasty}), tmp_path / "run", denoise=False)
+    metrics = train(config.model_copy(update={"train": hasty}).with_denoiser(False), tmp_path / "run")
     assert metrics["best_epoch"] < metrics["epochs"]
     history = pd.read_csv(tmp_path / "run" / "history.csv")
     np.testing.assert_allclose(metrics["valid"]["auc"], history["valid_auc"].max(), rtol=1e-9)
@@ -90,7 +90,7 @@ def test_the_same_seed_trains_the_same_model(finished_ab, config, tmp_path):
     from pipelines.train import train
 
     folder, _ = finished_ab
-    train(config, tmp_path / "again", denoise=True, seed=1)
+    train(config, tmp_path / "again", seed=1)
     again = pd.read_parquet(tmp_path / "again" / "scores.parquet")
     first = pd.read_parquet(folder / "runs" / "treatment-seed1" / "scores.parquet")
     np.testing.assert_array_equal(again["score"], first["score"])
@@ -101,7 +101,7 @@ def test_weight_zero_is_the_control_to_the_last_bit(finished_ab, config, tmp_pat
 
     folder, _ = finished_ab
     denoiser = config.denoiser.model_copy(update={"weight": 0.0})
-    train(config.model_copy(update={"denoiser": denoiser}), tmp_path / "off", denoise=True, seed=1)
+    train(config.model_copy(update={"denoiser": denoiser}), tmp_path / "off", seed=1)
     off = pd.read_parquet(tmp_path / "off" / "scores.parquet")
     control = pd.read_parquet(folder / "runs" / "control-seed1" / "scores.parquet")
     np.testing.assert_array_equal(off["score"], control["score"])

@@ -36,7 +36,7 @@ def batch_and_model(config):
         config.prepared_folder / "train.parquet", label="is_click", batch_size=64, max_length=8
     )
     batch = next(iter(dataset))
-    model = build_model(config, features, seed=0, denoise=True)
+    model = build_model(config, features, seed=0)
     model(batch)
     return batch, model
 

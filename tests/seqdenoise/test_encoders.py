@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 
 from seqdenoise import ViewEncoder
+from seqdenoise.encoders import update_momentum_encoder
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
@@ -23,6 +24,50 @@ def test_is_a_two_layer_mlp_with_a_relu():
     np.testing.assert_allclose(got, out / np.linalg.norm(out, axis=1, keepdims=True), rtol=1e-5)
 
 
+def test_the_head_stands_on_the_representation():
+    bare, headed = (ViewEncoder(4, 6, head_units=head, seed=2) for head in (None, 3))
+    x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    h = bare(x).numpy()
+    got = headed(x).numpy()
+    # The head changes nothing below it: same seed, same representation.
+    np.testing.assert_array_equal(headed.represent(x), h)
+    np.testing.assert_array_equal(bare.represent(x), h)
+    w1, b1, w2, b2 = (np.asarray(w, np.float64) for w in headed.get_weights()[4:])
+    assert w1.shape == (4, 4)
+    assert w2.shape == (4, 3)
+    out = np.maximum(h @ w1 + b1, 0) @ w2 + b2
+    np.testing.assert_allclose(got, out / np.linalg.norm(out, axis=1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9, 0.999, 1.0])
+def test_key_weights_are_the_closed_form_moving_average(momentum):
+    queries, keys = (ViewEncoder(4, 6, head_units=3, seed=2) for _ in range(2))
+    for encoder in (queries, keys):
+        encoder.build((None, 5))
+    start = [w.astype(np.float64) for w in keys.get_weights()]
+    rng, seen = np.random.default_rng(0), []
+    for _ in range(25):
+        queries.set_weights([w + 0.1 * rng.normal(size=w.shape) for w in queries.get_weights()])
+        seen.append([w.astype(np.float64) for w in queries.get_weights()])
+        update_momentum_encoder(keys, queries, momentum)
+    n = len(seen)
+    for index, key in enumerate(keys.get_weights()):
+        # theta_k(n) = m^n theta_k(0) + (1 - m) sum_i m^(n - 1 - i) theta_q(i)
+        expected = momentum**n * start[index] + sum(
+            (1 - momentum) * momentum ** (n - 1 - i) * seen[i][index] for i in range(n)
+        )
+        np.testing.assert_allclose(key, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_equal_twins_stay_equal_to_the_last_bit():
+    queries, keys = (ViewEncoder(4, 6, seed=2) for _ in range(2))
+    for encoder in (queries, keys):
+        encoder.build((None, 5))
+    update_momentum_encoder(keys, queries, 0.9)
+    for key, query in zip(keys.get_weights(), queries.get_weights(), strict=True):
+        np.testing.assert_array_equal(key, query)
+
+
 def test_initial_weights_come_from_the_seed_alone():
     def weights(seed, global_seed):
         tf.keras.utils.set_random_seed(global_seed)
@@ -38,11 +83,13 @@ def test_initial_weights_come_from_the_seed_alone():
 
 
 def test_config_round_trip():
-    encoder = ViewEncoder(units=3, hidden_units=4, seed=2, name="e")
+    encoder = ViewEncoder(units=3, hidden_units=4, head_units=2, seed=2, name="e")
     again = ViewEncoder.from_config(encoder.get_config())
     assert again.get_config() == encoder.get_config()
 
 
 def test_bad_sizes_are_refused():
-    with pytest.raises(ValueError, match=r"at least 1\. Received: units=0, hidden_units=64"):
-        ViewEncoder(units=0)
+    for bad in ({"units": 0}, {"hidden_units": 0}, {"head_units": 0}):
+        (name,) = bad
+        with pytest.raises(ValueError, match=rf"at least 1\. Received: .*{name}=0"):
+            ViewEncoder(**bad)

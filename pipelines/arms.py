@@ -1,0 +1,133 @@
+"""Training the arms of a run over its seeds: each run once, finished ones kept."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pipelines.config import ConfigError, RunConfig
+from pipelines.features import Features, fit_features
+from pipelines.train import train
+from seqdenoise.data.atomic import atomic_file
+
+logger = logging.getLogger(__name__)
+
+_HEALTH = ("alignment", "uniformity", "effective_rank")
+
+
+def _fingerprint(config: RunConfig) -> str:
+    """What a run depends on: its part of the configuration and the prepared files."""
+    sections = {"prepare", "model", "train"}
+    # The other options of a plug-in that is off change nothing.
+    sections |= {"denoiser"} if config.denoiser.enabled else set()
+    content = [config.model_dump_json(include=sections)]
+    for path in sorted(config.prepared_folder.iterdir()):
+        content.append(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}")
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()
+
+
+def _is_finished(folder: Path, fingerprint: str) -> bool:
+    # Runs are renamed into place when whole, so a folder that is there is finished; it may still be
+    # that of another configuration.
+    mark = folder / "fingerprint.txt"
+    return mark.is_file() and mark.read_text(encoding="utf-8") == fingerprint
+
+
+def train_arms(arms: Mapping[str, RunConfig], seeds: Sequence[int], folder: Path) -> None:
+    """Trains every arm with every seed into `folder/{arm}-seed{seed}` (see `train`).
+
+    Arms of one seed see the same data in the same order. Runs that an earlier call finished with
+    the same configuration and data are kept.
+
+    Args:
+        arms: By name, the run of each.
+        seeds: The seeds.
+        folder: Where the runs go.
+
+    Raises:
+        ConfigError: The plug-in's options do not go together.
+        DataError: A prepared file is missing, damaged, or lacks a column or a class.
+    """
+    fitted: dict[str, Features] = {}
+    for seed in seeds:
+        for arm, config in arms.items():
+            run_folder = folder / f"{arm}-seed{seed}"
+            fingerprint = _fingerprint(config)
+            if _is_finished(run_folder, fingerprint):
+                logger.info("%s, seed %d: kept from an earlier call", arm, seed)
+                continue
+            model = config.model.model_dump_json()
+            if model not in fitted:
+                fitted[model] = fit_features(config)
+            train(config, run_folder, seed=seed, features=fitted[model], name=arm)
+            (run_folder / "fingerprint.txt").write_text(fingerprint, encoding="utf-8")
+
+
+def _row(run_folder: Path) -> dict[str, Any]:
+    metrics = json.loads((run_folder / "metrics.json").read_text(encoding="utf-8"))
+    history = pd.read_csv(run_folder / "history.csv").set_index("epoch")
+    best = history.loc[metrics["best_epoch"]]
+    row = {
+        "valid AUC": metrics["valid"]["auc"],
+        "test AUC": metrics["test"]["auc"],
+        "test GAUC": metrics["test"]["gauc"],
+    }
+    for health in _HEALTH:
+        of_types = [column for column in history if column.endswith(f"/{health}")]
+        row[health.replace("_", " ")] = best[of_types].mean() if of_types else np.nan
+    row["gradient ratio"] = best.get("side_gradient_ratio", np.nan)
+    row["best epoch"] = metrics["best_epoch"]
+    row["seconds an epoch"] = metrics["seconds"] / metrics["epochs"]
+    return row
+
+
+def run_arms(config: RunConfig) -> pd.DataFrame:
+    """Trains the arms of a run file over its seeds and puts their figures side by side.
+
+    Writes one folder a run under `arms/runs/`, and the table as `arms/arms.csv`. The table is no
+    comparison: it has no intervals. `ab` gives those.
+
+    Args:
+        config: The run, with arms.
+
+    Returns:
+        One row an arm, means over the seeds: quality, the plug-in's health at the best epoch (means
+        over types), the ratio of its gradient on the embeddings to the ranking loss's.
+
+    Raises:
+        ConfigError: There are no arms, or the plug-in's options do not go together.
+        DataError: A prepared file is missing, damaged, or lacks a column or a class.
+    """
+    if not config.arms:
+        raise ConfigError("arms: expected at least one arm. Received: none")
+    folder = config.folder / "arms"
+    train_arms({name: config.arm(name) for name in config.arms}, config.ab.seeds, folder / "runs")
+    rows = {
+        arm: pd.DataFrame(
+            [_row(folder / "runs" / f"{arm}-seed{seed}") for seed in config.ab.seeds]
+        ).mean()
+        for arm in config.arms
+    }
+    table = pd.DataFrame(rows).T.rename_axis("arm")
+    with atomic_file(folder / "arms.csv") as aside:
+        table.to_csv(aside)
+    return table
+
+
+def to_markdown(table: pd.DataFrame) -> str:
+    """The table as Markdown, figures rounded for reading."""
+    places = {"best epoch": 1, "seconds an epoch": 1, "effective rank": 1, "gradient ratio": 3}
+    places |= {"alignment": 3, "uniformity": 3}
+    lines = [
+        "| arm | " + " | ".join(table.columns) + " |",
+        "| :--- |" + " ---: |" * len(table.columns),
+    ]
+    for arm, row in table.iterrows():
+        cells = ["" if np.isnan(x) else f"{x:.{places.get(str(c), 5)}f}" for c, x in row.items()]
+        lines.append(f"| {arm} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,125 @@
+"""Which kind of views the plug-in makes, by name."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from seqdenoise.inputs import whole
+from seqdenoise.numerics import Tensor
+from seqdenoise.views import (
+    correlated_field_views,
+    dimension_views,
+    dropout_views,
+    event_dimension_views,
+    event_views,
+    feature_dropout,
+    field_views,
+    fold_in,
+)
+
+MASKINGS: dict[str, Callable[..., tuple[Tensor, Tensor, Tensor]]] = {
+    "dimension": dimension_views,
+    "event_dimension": event_dimension_views,
+    "event": event_views,
+    "field": field_views,
+    "correlated_field": correlated_field_views,
+    "dropout": dropout_views,
+}
+_OF_FIELDS = ("field", "correlated_field")
+_OF_EVENTS = ("event", "event_dimension")
+
+
+@dataclass(frozen=True)
+class Masking:
+    """A kind of views and its options.
+
+    Attributes:
+        name: A key of `MASKINGS`.
+        dropout: Rate of dropout on each view, after the mask. None is 0, and 0.1 with `dropout`.
+        mutual_information: With `correlated_field`, by type, field and field.
+    """
+
+    name: str
+    dropout: float | None
+    mutual_information: Mapping[str, Mapping[str, Mapping[str, float]]] | None
+
+    def __post_init__(self) -> None:
+        """Checks the options.
+
+        Raises:
+            ValueError: An option is out of range, missing or of no use.
+        """
+        if self.name not in MASKINGS:
+            raise ValueError(
+                f"`masking` must be one of {sorted(MASKINGS)}. Received: {self.name!r}"
+            )
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ValueError(f"`dropout` must be in [0, 1). Received: {self.dropout}")
+        if self.name == "dropout" and self.dropout == 0:
+            raise ValueError(
+                "`dropout` must be above 0 with masking 'dropout', or the views would be the same. "
+                f"Received: {self.dropout}"
+            )
+        if (self.mutual_information is not None) != (self.name == "correlated_field"):
+            raise ValueError(
+                "`mutual_information` must be given with masking 'correlated_field', and only "
+                f"then. Received: masking {self.name!r}, mutual_information "
+                f"{self.mutual_information}"
+            )
+
+    def check(self, name: str, kind: str, shape: Any) -> None:
+        """Checks that a sequence can be masked this way.
+
+        Args:
+            name: The sequence's name.
+            kind: Its type.
+            shape: Its shape, or a mapping from field to shape.
+
+        Raises:
+            ValueError: It cannot.
+        """
+        if self.name in _OF_FIELDS:
+            fields = sorted(shape) if isinstance(shape, Mapping) else []
+            if len(fields) < 2:
+                raise ValueError(
+                    f"Masking {self.name!r} needs sequence `{name}` as a mapping from at least 2 "
+                    f"fields to tensors. Received: {fields or f'one tensor of shape {shape}'}"
+                )
+            if self.mutual_information is not None and kind not in self.mutual_information:
+                raise ValueError(
+                    f"`mutual_information` must have type `{kind}`. "
+                    f"Received: {sorted(self.mutual_information)}"
+                )
+        if self.name in _OF_EVENTS:
+            shapes = shape.values() if isinstance(shape, Mapping) else [shape]
+            if any(len(tuple(one)) != 3 for one in shapes):
+                raise ValueError(
+                    f"Masking {self.name!r} needs the events of sequence `{name}`, shape "
+                    f"[B, L, D]. Received: shape {shape}"
+                )
+
+    def views(
+        self, kind: str, events: Any, mask: Tensor, seed: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Makes the two views.
+
+        Args:
+            kind: Type of the sequence.
+            events: float `[B, L, D]`, or a mapping from field to float `[B, L, D_f]`.
+            mask: bool `[B, L]`, True for a real event.
+            seed: int `[2]`.
+
+        Returns:
+            Two views `[B, D]`, and bool `[B]`, True for a row with a real event in both.
+        """
+        options: dict[str, Any] = {}
+        if self.mutual_information is not None:
+            options["mutual_information"] = self.mutual_information[kind]
+        if self.name == "dropout" and self.dropout is not None:
+            options["rate"] = self.dropout
+        events = events if self.name in _OF_FIELDS else whole(events)
+        view_a, view_b, valid = MASKINGS[self.name](events, mask=mask, seed=seed, **options)
+        if self.dropout and self.name != "dropout":
+            view_a = feature_dropout(view_a, rate=self.dropout, seed=fold_in(seed, 1))
+            view_b = feature_dropout(view_b, rate=self.dropout, seed=fold_in(seed, 2))
+        return view_a, view_b, valid
