@@ -78,7 +78,7 @@ def _row(run_folder: Path) -> dict[str, Any]:
         "test GAUC": metrics["test"]["gauc"],
     }
     for health in _HEALTH:
-        of_types = [column for column in history if column.endswith(f"/{health}")]
+        of_types = [column for column in history.columns if column.endswith(f"/{health}")]
         row[health.replace("_", " ")] = best[of_types].mean() if of_types else np.nan
     row["gradient ratio"] = best.get("side_gradient_ratio", np.nan)
     row["best epoch"] = metrics["best_epoch"]

@@ -131,11 +131,15 @@ class DenoiserConfig(_Section):
 
 
 class TrainConfig(_Section):
-    """The optimisation of one run."""
+    """The optimisation of one run.
+
+    With `cosine_decay` the learning rate falls to 0 along half a cosine over all `epochs`.
+    """
 
     batch_size: int = Field(default=512, ge=1)
     epochs: int = Field(default=10, ge=1)
     learning_rate: float = Field(default=1e-3, gt=0)
+    cosine_decay: bool = False
     patience: int = Field(default=1, ge=0)
     pool_row_groups: int = Field(default=8, ge=1)
 

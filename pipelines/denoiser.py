@@ -23,9 +23,7 @@ def _statistics(config: RunConfig) -> dict[str, Any]:
 
 
 def _denoised_types(config: RunConfig) -> list[str]:
-    return [
-        kind for kind in config.prepare.sequence_types if kind not in config.denoiser.exclude
-    ]
+    return [kind for kind in config.prepare.sequence_types if kind not in config.denoiser.exclude]
 
 
 def build_denoiser(config: RunConfig, *, seed: int) -> seqdenoise.SequenceDenoiser:

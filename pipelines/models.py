@@ -226,7 +226,7 @@ class RankingModel(tfrs.Model):
         """Logits `[B, 1]` of a batch of encoded features."""
         candidate, sequences, masks = self.ranker.embed(features)
         if self.denoiser is not None:
-            sequences = self._denoise(sequences, masks, features, training)
+            sequences = self._denoise(self.denoiser, sequences, masks, features, training)
         return self.ranker.score(candidate, sequences, masks, features, training=training)
 
     def compute_loss(self, inputs: Mapping[str, Tensor], training: bool = False) -> Tensor:
@@ -246,36 +246,40 @@ class RankingModel(tfrs.Model):
 
         Returns:
             See `seqdenoise.gradient_balance`.
+
+        Raises:
+            ValueError: The model has no plug-in.
         """
+        denoiser = self.denoiser
+        if denoiser is None:
+            raise ValueError("There is no side loss to measure. Received: a model without plug-in")
         tables = [table.embeddings for table in self.ranker.tables.values()]
-        kept = [(variable, variable.numpy()) for variable in self._denoiser_state()]
+        measured = [variable for metric in denoiser.metrics for variable in metric.variables]
+        kept = [(v, v.numpy()) for v in [*denoiser.non_trainable_variables, *measured]]
         with tf.GradientTape(persistent=True) as tape:
             candidate, sequences, masks = self.ranker.embed(features)
-            sequences = self._denoise(sequences, masks, features, True)
-            side = tf.add_n(self.denoiser.losses)
+            sequences = self._denoise(denoiser, sequences, masks, features, True)
+            side = tf.add_n(denoiser.losses)
             logits = self.ranker.score(candidate, sequences, masks, features)
             main = self._ranking_loss(logits, features)
         for variable, value in kept:
             variable.assign(value)
         return gradient_balance(tape.gradient(main, tables), tape.gradient(side, tables))
 
-    def _denoiser_state(self) -> list[Any]:
-        measured = [v for metric in self.denoiser.metrics for v in metric.variables]
-        return [*self.denoiser.non_trainable_variables, *measured]
-
     def _denoise(
         self,
+        denoiser: SequenceDenoiser,
         sequences: Mapping[str, Any],
         masks: Mapping[str, Tensor],
         features: Mapping[str, Tensor],
         training: bool,
     ) -> Any:
-        labels = None
+        labels: Tensor = None
         if self.positives != "views":
             labels = tf.cast(features[self.label], tf.int64)
         if self.positives == "same_positive_label":
             labels = tf.where(labels > 0, labels, -1)
-        return self.denoiser(
+        return denoiser(
             sequences,
             mask=masks,
             sample_ids=features["user"],

@@ -52,6 +52,15 @@ def build_model(config: RunConfig, features: Features, *, seed: int) -> RankingM
     )
 
 
+def _learning_rate(config: RunConfig) -> Any:
+    settings = config.train
+    if not settings.cosine_decay:
+        return settings.learning_rate
+    with ParquetSource(config.prepared_folder / "train.parquet") as source:
+        steps = -(-source.num_rows // settings.batch_size) * settings.epochs
+    return tf.keras.optimizers.schedules.CosineDecay(settings.learning_rate, steps)
+
+
 def score(ranker: Ranker, dataset: tf.data.Dataset) -> npt.NDArray[np.float32]:
     """Click probabilities `[rows]` of every row of a dataset, in its order."""
     with data_errors():
@@ -183,7 +192,7 @@ def train(
         for split in ("valid", "test")
     }
     model = build_model(config, features, seed=seed)
-    model.compile(optimizer=tf.keras.optimizers.Adam(settings.learning_rate))
+    model.compile(optimizer=tf.keras.optimizers.Adam(_learning_rate(config)))
     run = f"{name or ('treatment' if denoise else 'control')}, seed {seed}"
     callbacks: list[Any] = []
     if denoise and config.denoiser.weight > 0:

@@ -79,7 +79,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             `{"epsilon": 0.01, "num_steps": 3}`.
         warmup_steps: Number of steps over which the weight rises linearly to its full value.
         seed: Seed of the masks and of the encoders' initial weights.
-        **kwargs: Arguments of `tf.keras.layers.Layer`.
+        **kwargs: Arguments of `tf.keras.layers.Layer`; `dtype` is that of the encoders.
 
     Call arguments:
         sequences: Mapping from a sequence's name to its embedded events, float `[B, L, D]`; or to a
@@ -140,10 +140,12 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
-        # Without this a mixed-precision policy would cast the sequences, and they would not come
-        # out as they went in.
-        kwargs.setdefault("autocast", False)
-        super().__init__(**kwargs)
+        # A mixed-precision policy is the encoders' alone. This layer would cast the sequences by
+        # it, and they would not come out as they went in; and it would read weights in half
+        # precision, which a moving average of them does not survive.
+        policy = kwargs.pop("dtype", None) or tf.keras.mixed_precision.global_policy()
+        super().__init__(**{"autocast": False, **kwargs, "dtype": "float32"})
+        self._encoder_dtype = str(getattr(policy, "name", policy))
         self.supports_masking = True
         self.weight = float(weight)
         self.masking = masking
@@ -372,6 +374,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         """Arguments of the constructor."""
         return {
             **super().get_config(),
+            "dtype": self._encoder_dtype,
             "weight": self.weight,
             "masking": self.masking,
             "dropout": self.dropout,
@@ -403,7 +406,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             head_units=self.head_units,
             seed=zlib.crc32(f"{self.seed}/{kind}".encode()),
             name=f"{role}_{_safe(kind)}",
-            dtype=self.dtype_policy,
+            dtype=self._encoder_dtype,
         )
         encoder.build((None, size))
         encoder.trainable = trainable
@@ -469,8 +472,9 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             arguments["more_positives"] = tf.stack(more, axis=1)
         queue, queued = self._queues.get(name), None
         if queue is not None:
-            arguments["queue"], arguments["queue_mask"] = queue.vectors, queue.filled
-            arguments["queue_ids"] = None if ids is None else queue.ids
+            arguments["queue"] = tf.convert_to_tensor(queue.vectors)
+            arguments["queue_mask"] = queue.filled
+            arguments["queue_ids"] = None if ids is None else tf.convert_to_tensor(queue.ids)
             queued = tf.reduce_sum(tf.cast(queue.filled, tf.float32))
         if objective.declares("adversarial"):
             attacked = self._attacked(encoder, features_a, view_b, arguments, fold_in(seed, 3))

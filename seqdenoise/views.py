@@ -48,7 +48,19 @@ def view_seed(seed: int, name: str, step: Tensor) -> Tensor:
 
 
 def fold_in(seed: Tensor, number: Tensor | int) -> Tensor:
-    """Derives a further seed, int32 `[2]`, independent of those of other numbers."""
+    """Derives a seed from another and a number, for draws independent of all others.
+
+    Args:
+        seed: int `[2]`.
+        number: int scalar.
+
+    Returns:
+        `[2]` of the dtype of `number`, int32 for a Python number.
+
+    Example:
+        >>> bool(tf.reduce_all(fold_in([0, 7], 1) == fold_in([0, 7], 2)))
+        False
+    """
     return tf.random.experimental.stateless_fold_in(seed, number, alg=_ALGORITHM)
 
 
@@ -157,9 +169,9 @@ def event_views(
         ValueError: A shape does not fit, or `D` is unknown.
 
     References:
-        The masks of Xie et al. (2022), "Contrastive Learning for Sequential Recommendation"
-        (CL4SRec), section 3.3, hide events too, but from two draws of their own: their views may
-        share events or miss some, ours never do.
+        The item masks of Xie et al. (2022), "Contrastive Learning for Sequential Recommendation"
+        (CL4SRec), hide events too, but each view by a draw of its own: such views may share events
+        or both miss some, ours never do.
 
     Example:
         >>> sequence = tf.constant([[[1.0], [2.0], [3.0], [9.0]]])
@@ -200,8 +212,8 @@ def field_views(
 
     References:
         Yao et al. (2021), "Self-supervised Learning for Large-scale Item Recommendations", section
-        3.2, random feature masking. There one draw serves the whole batch; here each row has its
-        own. A masked field is zero instead of a learnt default embedding.
+        3.2, random feature masking, with a draw for each row, exact halves, and zeros in place of a
+        masked field's default embedding.
 
     Example:
         >>> fields = {"item": tf.ones([1, 2, 3]), "brand": tf.ones([1, 2, 1])}
@@ -249,9 +261,9 @@ def correlated_field_views(
 
     References:
         Yao et al. (2021), "Self-supervised Learning for Large-scale Item Recommendations", section
-        3.2, correlated feature masking. There one seed field serves the whole batch; here each row
-        has its own, and the seed field counts among the half. A masked field is zero instead of a
-        learnt default embedding.
+        3.2, correlated feature masking. There one seed field serves the whole batch and half of the
+        fields join it; here each row has its own, which counts among the half. Zeros take the place
+        of a masked field's default embedding.
 
     Example:
         >>> fields = {"item": tf.ones([1, 2, 3]), "brand": tf.ones([1, 2, 1])}
@@ -309,12 +321,7 @@ def dropout_views(
     sequence, mask = _checked(sequence, mask)
     pooled = masked_pool(sequence, mask)
     view_a, view_b = (
-        feature_dropout(
-            pooled,
-            rate=rate,
-            seed=fold_in(seed, number),
-            first_row=first_row,
-        )
+        feature_dropout(pooled, rate=rate, seed=fold_in(seed, number), first_row=first_row)
         for number in (0, 1)
     )
     return view_a, view_b, tf.reduce_any(mask, axis=1)

@@ -166,7 +166,7 @@ CASES = [
         "rocl_similar",
         rocl_loss,
         oracles.rocl,
-        {"adversarial_weight": 0.5, **SIMILAR},
+        {"adversarial_weight": 0.5, "max_similarity": 0.35},
         ("adversarial",),
     ),
 ]

@@ -36,8 +36,8 @@ def mutual_information(
         ValueError: The columns differ in their number of rows.
 
     References:
-        Cover, Thomas (2006), "Elements of Information Theory", equation 2.28, with counts in place
-        of probabilities.
+        Yao et al. (2021), "Self-supervised Learning for Large-scale Item Recommendations", equation
+        4, with the shares of a log for probabilities, and with bins for floats.
 
     Example:
         >>> known = mutual_information(

@@ -152,8 +152,8 @@ def hard_negative_loss(
 
     References:
         Robinson, Chuang, Sra, Jegelka (2021), "Contrastive Learning with Hard Negative Samples",
-        equation 4 with its importance weights, logits over the temperature throughout, and with
-        known false negatives left out of the sum.
+        equation 4 with its importance weights, `beta` times the logit over the temperature in the
+        exponent, and with known false negatives left out of the sum.
 
     Example:
         >>> a = tf.constant([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]])

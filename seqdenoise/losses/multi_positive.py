@@ -104,9 +104,17 @@ def multi_positive_loss(
     negatives = drop_similar(candidates, logits, max_similarity, temperature)
     losses = log_odds_loss(log_positive, log_sum_exp(logits, negatives))
     if average == "outside":
-        # -log(e_p / Z) is the loss above plus log(sum of positives) - p, which is exactly 0 for a
-        # single positive: its small losses survive here too.
-        count = tf.reduce_sum(tf.cast(positives, logits.dtype), axis=1)
-        total = tf.where(positives, positive_logits, tf.zeros_like(positive_logits))
-        losses += log_positive - tf.reduce_sum(total, axis=1) / count
+        losses += _log_sum_over_geometric_mean(positive_logits, positives)
     return masked_mean(losses, views.valid, views.weights)
+
+
+def _log_sum_over_geometric_mean(logits: Tensor, mask: Tensor) -> Tensor:
+    """What the mean over `p` of `-log(e_p / Z)` has beyond `-log(sum_p e_p / Z)`.
+
+    Exactly 0 for a single positive, in value and gradient: its small loss stays what it is.
+    """
+    count = tf.reduce_sum(tf.cast(mask, logits.dtype), axis=1)
+    # The two gradients of a single positive, 1 and -1, would round off the small one they join.
+    logits = tf.where((count > 1)[:, tf.newaxis], logits, tf.stop_gradient(logits))
+    total = tf.reduce_sum(tf.where(mask, logits, tf.zeros_like(logits)), axis=1)
+    return log_sum_exp(logits, mask) - total / count

@@ -47,9 +47,9 @@ def n_pair_loss(
         ValueError: A shape does not fit, or an option is out of its range.
 
     References:
-        Sohn (2016), "Improved Deep Metric Learning with Multi-class N-pair Loss Objective",
-        equation 6, without its penalty on the length of the vectors, and with known false negatives
-        left out of the sum.
+        Sohn (2016), "Improved Deep Metric Learning with Multi-class N-pair Loss Objective", section
+        3.2, the N-pair-mc loss, without its penalty on the length of the vectors, and with known
+        false negatives left out of the sum.
 
     Example:
         >>> a = tf.constant([[2.0, 0.0], [0.0, 2.0]])

@@ -75,9 +75,10 @@ def triplet_loss(
 
     References:
         Schroff, Kalenichenko, Philbin (2015), "FaceNet: A Unified Embedding for Face Recognition
-        and Clustering", equations 2 to 4, with the distance instead of its square, and all
-        semi-hard triplets instead of one a pair. The mean over triplets that are not 0 is that of
-        Hermans, Beyer, Leibe (2017), "In Defense of the Triplet Loss", section 2.
+        and Clustering", equations 2 and 4, with the distance instead of its square, and all
+        semi-hard triplets instead of one a pair. The mean over the triplets that are not 0 is that
+        of Hermans, Beyer, Leibe (2017), "In Defense of the Triplet Loss for Person
+        Re-Identification".
 
     Example:
         >>> a = tf.constant([[1.0, 0.0], [0.0, 1.0]])
@@ -141,46 +142,54 @@ def _own_triplets(
 def _label_triplets(
     distance: Tensor, positives: Tensor, negatives: Tensor, alpha: Tensor, mining: str
 ) -> tuple[Tensor, Tensor]:
-    """As `_own_triplets`, with any number of positives.
-
-    The losses of an anchor sum to `sum_p c_p (d_p + alpha) - sum_n e_n d_n`, with `c_p` the number
-    of negatives mined with positive `p` and `e_n` that of positives mined with negative `n`. Both
-    are ranks in sorted distances, so a sort a row does what a loop over its pairs would.
-    """
-    furthest = distance - _TIE if mining == "hard" else distance + alpha
-    c, e = _count_below(furthest, distance, positives, negatives)
+    """As `_own_triplets`, with any number of positives."""
+    # Each pair of a positive and a negative has the loss `d_p + alpha - d_n`, mined or not.
+    zeros = tf.zeros_like(distance)
+    gains = tf.where(positives, distance + alpha, zeros)
+    losses = tf.where(negatives, -distance, zeros)
+    farthest = distance - _TIE if mining == "hard" else distance + alpha
+    totals, counts = _sum_below(farthest, distance, positives, negatives, gains, losses)
     if mining == "semi_hard":
         nearest = distance + tf.minimum(alpha, _TIE)
-        fewer_c, fewer_e = _count_below(nearest, distance, positives, negatives)
-        c, e = c - fewer_c, e - fewer_e
-    zeros = tf.zeros_like(distance)
-    gains = c * tf.where(positives, distance + alpha, zeros)
-    losses = e * tf.where(negatives, distance, zeros)
-    return tf.reduce_sum(gains - losses, axis=1), tf.reduce_sum(c, axis=1)
+        nearer = _sum_below(nearest, distance, positives, negatives, gains, losses)
+        totals, counts = totals - nearer[0], counts - nearer[1]
+    return totals, counts
 
 
-def _count_below(
+def _sum_below(
     threshold: Tensor,
     distance: Tensor,
     positives: Tensor,
     negatives: Tensor,
+    of_positives: Tensor,
+    of_negatives: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Counts the pairs of a positive and a negative with `distance_n < threshold_p`.
+    """Sums over the pairs of a positive and a negative with `distance_n < threshold_p`, by row.
+
+    A pair contributes `of_positives_p + of_negatives_n`. A value is added once for each of its
+    pairs; how many it has is a rank in the sorted keys, so a sort a row does what a loop over the
+    pairs would. Which pairs there are is a constant in the gradient.
+
+    Args:
+        threshold: `[B, B]`, of the positives.
+        distance: `[B, B]`, of the negatives.
+        positives: bool `[B, B]`.
+        negatives: bool `[B, B]`.
+        of_positives: `[B, B]`, 0 where `positives` is False.
+        of_negatives: `[B, B]`, 0 where `negatives` is False.
 
     Returns:
-        For each positive the number of such negatives and for each negative the number of such
-        positives, `[B, B]` float64, 0 elsewhere; constants in the gradient.
+        The sums `[B]`, and the numbers of pairs `[B]`.
     """
-    keys = tf.stop_gradient(tf.concat([threshold, distance], axis=1))
-    nobody = tf.zeros_like(positives)
     # The sort is stable: a threshold stays before the distances that equal it.
+    keys = tf.stop_gradient(tf.concat([threshold, distance], axis=1))
     order = tf.argsort(keys, axis=1, stable=True)
+    nobody = tf.zeros_like(positives)
     positive = tf.gather(tf.concat([positives, nobody], axis=1), order, batch_dims=1)
     negative = tf.gather(tf.concat([nobody, negatives], axis=1), order, batch_dims=1)
-    positive, negative = tf.cast(positive, tf.float64), tf.cast(negative, tf.float64)
-    negatives_before = tf.cumsum(negative, axis=1)
-    positives_after = tf.cumsum(positive, axis=1, reverse=True)
-    counts = positive * negatives_before + negative * positives_after
-    counts = tf.gather(counts, tf.argsort(order, axis=1), batch_dims=1)
-    per_positive, per_negative = tf.split(counts, 2, axis=1)
-    return per_positive, per_negative
+    values = tf.gather(tf.concat([of_positives, of_negatives], axis=1), order, batch_dims=1)
+    positive, negative = tf.cast(positive, values.dtype), tf.cast(negative, values.dtype)
+    of_positive = positive * tf.cumsum(negative, axis=1)
+    of_negative = negative * tf.cumsum(positive, axis=1, reverse=True)
+    sums = tf.reduce_sum((of_positive + of_negative) * values, axis=1)
+    return sums, tf.reduce_sum(of_positive, axis=1)

@@ -46,7 +46,9 @@ def test_the_best_epoch_is_kept_not_the_last(config, tmp_path):
     from pipelines.train import train
 
     hasty = config.train.model_copy(update={"epochs": 20, "patience": 20, "learning_rate": 0.05})
-    metrics = train(config.model_copy(update={"train": hasty}).with_denoiser(False), tmp_path / "run")
+    metrics = train(
+        config.model_copy(update={"train": hasty}).with_denoiser(False), tmp_path / "run"
+    )
     assert metrics["best_epoch"] < metrics["epochs"]
     history = pd.read_csv(tmp_path / "run" / "history.csv")
     np.testing.assert_allclose(metrics["valid"]["auc"], history["valid_auc"].max(), rtol=1e-9)

@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.config import ConfigError, load_run_config
+from pipelines.config import ConfigError, DenoiserConfig, load_run_config
+from seqdenoise.masking import MASKINGS
+from seqdenoise.objective import LOSSES
 
 CONFIGS = sorted((Path(__file__).parents[2] / "pipelines" / "configs").glob("*.yaml"))
 MINIMAL = {
@@ -90,3 +92,49 @@ def test_a_missing_run_file_is_named(tmp_path):
     path = tmp_path / "none.yaml"
     with pytest.raises(ConfigError, match=re.escape(f"{path}: expected a readable run file")):
         load_run_config(path)
+
+
+@pytest.mark.parametrize(("key", "known"), [("loss", LOSSES), ("masking", MASKINGS)])
+def test_the_run_file_knows_every_loss_and_masking_of_the_library(key, known):
+    assert set(DenoiserConfig.model_fields[key].annotation.__args__) == set(known)
+
+
+def test_the_run_file_has_every_option_of_the_layer():
+    import inspect
+
+    from seqdenoise import SequenceDenoiser
+
+    options = set(inspect.signature(SequenceDenoiser.__init__).parameters)
+    # Of a run: the seed. Of the prepared data: what fields say about each other. Sequences of a
+    # prepared log are named by their type.
+    options -= {"self", "kwargs", "seed", "mutual_information", "types"}
+    assert set(DenoiserConfig.model_fields) == options | {"enabled", "positives"}
+
+
+def test_an_arm_replaces_keys_and_keeps_the_others(tmp_path):
+    config = load(
+        tmp_path,
+        denoiser={"weight": 0.3, "units": 8},
+        arms={"off": {"denoiser": {"enabled": False}}, "wide": {"denoiser": {"units": 64}}},
+    )
+    wide = config.arm("wide")
+    assert (wide.denoiser.units, wide.denoiser.weight, wide.denoiser.enabled) == (64, 0.3, True)
+    assert wide.train == config.train
+    assert not config.arm("off").denoiser.enabled
+    with pytest.raises(ConfigError, match=r"expected one of \['off', 'wide'\]. Received: 'on'"):
+        config.arm("on")
+
+
+@pytest.mark.parametrize(
+    ("arm", "message"),
+    [
+        ({"denoiser": {"los": "moco"}}, "arm `a`: denoiser.los: unknown key"),
+        ({"denoiser": {"loss": "mocco"}}, "arm `a`: denoiser.loss: .*Received: 'mocco'"),
+        ({"model": {"label": "no"}}, "arm `a`: .*`model.label` may only name columns.*'no'"),
+        ({"prepare": {"max_length": 5}}, "arms.a.prepare"),
+    ],
+)
+def test_a_bad_arm_is_named(tmp_path, arm, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        load(tmp_path, arms={"a": arm})
+    assert len(str(error.value)) < 400

@@ -108,4 +108,3 @@ def test_a_save_and_load_in_between_changes_nothing(tmp_path):
     queue = model.get_layer("pushing").queue
     assert int(queue.inserted) == start + 27
     np.testing.assert_array_equal(np.roll(queue.vectors.numpy(), -start, 0), ring.vectors)
-

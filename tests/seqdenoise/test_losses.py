@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from loss_cases import (
@@ -22,7 +22,7 @@ from loss_cases import (
 )
 
 import seqdenoise
-from seqdenoise import negative_pairs
+from seqdenoise import moco_loss, negative_pairs
 
 LOSSES = sorted({case.loss for case in CASES}, key=lambda loss: loss.__name__)
 INFO_NCE = case_named("info_nce")
@@ -73,7 +73,7 @@ def test_every_input_and_option_of_a_case_matters(case):
         fewer = {k: v for k, v in arguments.items() if k != name}
         if name == "ids":
             fewer.pop("queue_ids", None)
-            if case.loss is seqdenoise.moco_loss:
+            if case.loss is moco_loss:
                 continue  # without the queue's ids they say nothing
         assert float(case.loss(**fewer)) != value, name
 
@@ -274,6 +274,7 @@ def finite_batches(case):
 
 
 @every_loss
+@settings(max_examples=15)
 @given(st.data())
 def test_any_finite_batch_gives_a_finite_loss_and_the_oracle_s(case, data):
     inputs = data.draw(finite_batches(case))
@@ -373,3 +374,69 @@ def test_string_ids():
     expected, _ = evaluate(INFO_NCE, inputs)
     got, _ = evaluate(INFO_NCE, inputs | {"ids": inputs["ids"].astype(str)})
     np.testing.assert_array_equal(got, expected)
+
+
+EASY = [
+    "info_nce",
+    "info_nce_symmetric",
+    "nt_xent",
+    "multi_positive_more",
+    "multi_positive_labels_outside",
+    "debiased",
+    "hard_negative",
+    "moco",
+    "rocl",
+]
+
+
+@pytest.mark.parametrize("temperature", [0.02, 0.05, 0.2])
+@pytest.mark.parametrize("name", EASY)
+def test_easy_rows_keep_their_small_loss_and_gradient_in_float32(name, temperature):
+    # Positives at cosine 1 - 1e-3, negatives near 0: softmax cross-entropy would round all to 0.
+    case = case_named(name)
+    rng = np.random.default_rng(0)
+
+    def near(x):
+        return (x + 0.02 * rng.normal(size=x.shape)).astype(np.float32)
+
+    a = np.eye(6, dtype=np.float32)
+    inputs = {
+        "view_a": a,
+        "view_b": near(a),
+        "mask": np.ones(6, bool),
+        "labels": np.full(6, -1),
+        "more_positives": near(a[:, np.newaxis]),
+        "adversarial": near(a),
+        "queue": near(-a),
+        "queue_mask": np.ones(6, bool),
+    }
+    inputs = {k: v for k, v in inputs.items() if k in {"view_a", "view_b", "mask", *case.inputs}}
+    wide = {k: v.astype(np.float64) if k in FLOATS else v for k, v in inputs.items()}
+    loss, gradients = evaluate(case, inputs, temperature=temperature)
+    expected, exact = evaluate(case, wide, temperature=temperature)
+    assert 0 < expected < 0.1
+    np.testing.assert_allclose(expected, reference(case, wide, temperature=temperature), rtol=1e-10)
+    smallest = np.finfo(np.float32).tiny
+    np.testing.assert_allclose(loss, expected, rtol=case.rounding(temperature), atol=smallest)
+    for key, gradient in gradients.items():
+        allowed = max(smallest, 10 * case.rounding(temperature) * np.abs(exact[key]).max())
+        np.testing.assert_allclose(gradient, exact[key], rtol=0, atol=allowed)
+
+
+def test_the_queue_is_a_constant_and_may_be_empty():
+    case = case_named("moco")
+    inputs = batch(case)
+    queue = tf.Variable(inputs["queue"])
+    with tf.GradientTape() as tape:
+        loss = moco_loss(**{**inputs, "queue": queue})
+    assert loss > 0
+    assert tape.gradient(loss, queue) is None
+    loss, gradients = evaluate(case, {**inputs, "queue_mask": np.zeros(6, bool)})
+    assert loss == 0.0
+    np.testing.assert_array_equal(gradients["view_a"], 0)
+
+
+def test_the_queue_s_ids_need_the_rows_ids():
+    inputs = batch(case_named("moco_ids"))
+    with pytest.raises(ValueError, match=r"`queue_ids` needs the `ids`.*Received: ids=None"):
+        moco_loss(**{**inputs, "ids": None})

@@ -3,7 +3,7 @@ import oracles
 import pytest
 import tensorflow as tf
 
-from seqdenoise import alignment, effective_rank, uniformity
+from seqdenoise import alignment, effective_rank, gradient_balance, uniformity
 from seqdenoise.metrics import EffectiveRank, MeasuredMean
 
 
@@ -68,3 +68,52 @@ def test_a_mean_of_nothing_is_nan_not_zero():
     assert np.isnan(float(metric.result()))
     metric.update_state([1.0, 3.0])
     assert float(metric.result()) == 2.0
+
+
+def test_uniformity_without_the_logarithm():
+    a = unit_vectors(6, 4, 0)
+    mask = tf.constant(MASK)
+    np.testing.assert_allclose(
+        uniformity(a, mask=mask, log=False), np.exp(oracles.uniformity(a, MASK)), rtol=1e-10
+    )
+    assert float(uniformity(a, mask=tf.zeros([6], tf.bool), log=False)) == 1.0
+
+
+def as_slices(dense, rows):
+    """The gradient as an embedding has it: each row in two parts."""
+    values = np.concatenate([dense[rows] * 0.25, dense[rows] * 0.75])
+    return tf.IndexedSlices(
+        tf.constant(values, tf.float32), tf.constant([*rows, *rows]), tf.constant(dense.shape)
+    )
+
+
+@pytest.mark.parametrize("main_is_sparse", [False, True])
+@pytest.mark.parametrize("side_is_sparse", [False, True])
+def test_gradient_balance_is_that_of_the_dense_gradients(main_is_sparse, side_is_sparse):
+    rng = np.random.default_rng(0)
+    main, side = np.zeros([2, 9, 3])
+    main_rows, side_rows = [1, 4, 8], [4, 0]
+    main[main_rows], side[side_rows] = rng.normal(size=(3, 3)), rng.normal(size=(2, 3))
+    other = rng.normal(size=(2, 5))
+    got = gradient_balance(
+        [
+            as_slices(main, main_rows) if main_is_sparse else tf.constant(main, tf.float32),
+            tf.constant(other[0], tf.float32),
+            None,
+        ],
+        [
+            as_slices(side, side_rows) if side_is_sparse else tf.constant(side, tf.float32),
+            tf.constant(other[1], tf.float32),
+            tf.constant([2.0]),
+        ],
+    )
+    one = np.concatenate([main.ravel(), other[0], [0.0]])
+    two = np.concatenate([side.ravel(), other[1], [2.0]])
+    norms = np.linalg.norm(one), np.linalg.norm(two)
+    np.testing.assert_allclose(got, [norms[1] / norms[0], one @ two / np.prod(norms)], rtol=1e-5)
+
+
+def test_gradient_balance_without_a_gradient_is_zero():
+    assert [float(x) for x in gradient_balance([None], [tf.ones([2])])] == [0.0, 0.0]
+    with pytest.raises(ValueError, match=r"of the same weights\. Received: 1 and 2"):
+        gradient_balance([None], [None, None])

@@ -65,7 +65,7 @@ def lowest_attacked_loss(vectors, labels, epsilon, l2):
 
 
 def encoder_of(d):
-    encoder = ViewEncoder(units=6, hidden_units=12, seed=5)
+    encoder = ViewEncoder(units=16, hidden_units=64, seed=5)
     encoder.build((None, d))
     return encoder
 
@@ -76,9 +76,9 @@ def test_without_attacks_it_is_logistic_regression(l2):
     got = fit_linear_probe(vectors, labels, l2=l2)
     oracle = LogisticRegression(C=1 / (l2 * len(labels)), tol=1e-10, max_iter=10_000)
     oracle.fit(vectors, labels)
-    np.testing.assert_allclose(got.kernel, oracle.coef_.T, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(got.kernel, oracle.coef_.T, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(
-        got.predict_proba(vectors), oracle.predict_proba(vectors), rtol=1e-3, atol=1e-5
+        got.predict_proba(vectors), oracle.predict_proba(vectors), rtol=1e-5, atol=1e-6
     )
 
 
@@ -166,9 +166,9 @@ def test_trained_against_attacks_it_withstands_them_better(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_trained_against_attacks_through_an_encoder_it_withstands_them_better(seed):
-    train, train_labels = (x.astype(np.float32) for x in fragile(seed, rows=600))
-    test, test_labels = (x.astype(np.float32) for x in fragile(100 + seed, rows=2000))
-    train_labels, test_labels = train_labels.astype(int), test_labels.astype(int)
+    train, train_labels = fragile(seed, rows=600)
+    test, test_labels = fragile(100 + seed, rows=2000)
+    train, test = train.astype(np.float32), test.astype(np.float32)
     encoder = encoder_of(train.shape[1])
     before = [weight.numpy() for weight in encoder.weights]
     clean = fit_linear_probe(train, train_labels, encoder=encoder)
@@ -178,9 +178,17 @@ def test_trained_against_attacks_through_an_encoder_it_withstands_them_better(se
     clean_attacked, hardened_attacked = (
         fitted.accuracy(test, test_labels, epsilon=0.2) for fitted in (clean, hardened)
     )
-    assert hardened_attacked > clean_attacked
+    assert hardened_attacked > clean_attacked + 0.05
     for weight, old in zip(encoder.weights, before, strict=True):
         np.testing.assert_array_equal(weight.numpy(), old)
+
+
+def test_against_an_overwhelming_attack_the_classes_rates_are_all_there_is():
+    vectors, labels = fragile(0)
+    fitted = fit_linear_probe(vectors, labels, epsilon=2.0, num_steps=1)
+    assert np.abs(fitted.kernel).max() < 1e-3
+    rates = np.bincount(labels) / len(labels)
+    np.testing.assert_allclose(fitted.predict_proba(vectors[:1]), [rates], atol=2e-3)
 
 
 def test_an_encoder_runs_before_the_classifier():
@@ -207,22 +215,21 @@ def test_an_attack_never_raises_the_accuracy(epsilon):
     plain = fitted.accuracy(vectors, labels)
     attacked = fitted.accuracy(vectors, labels, epsilon=epsilon)
     assert attacked <= plain
-    assert epsilon < 0.1 or attacked < plain - 0.05
+    assert epsilon < 0.5 or attacked < plain - 0.1
 
 
 def test_a_wrong_row_stays_wrong_even_if_the_attack_makes_it_right():
     # The right class has 0.40, the leader 0.45. What lowers it most evens out the other two, and
     # takes the lead from the leader.
-    kernel = np.array([[0.0, -1.0, 1.2]])
+    kernel = np.array([[0.0, -1.5, 6.0]])
     bias = np.log([0.40, 0.45, 0.15])
     fitted = LinearProbe(np.arange(3), kernel, bias)
     vectors, labels = np.zeros((1, 1)), np.array([0])
-    # One step, before the third class leads in its turn.
-    attacked = fitted.attack(vectors, labels, epsilon=0.3, num_steps=1)
-    print(attacked, fitted.predict_proba(attacked))
+    attacked = fitted.attack(vectors, labels, epsilon=0.1)
+    assert fitted.predict_proba(attacked)[0, 0] < 0.39
     assert fitted.predict(vectors) != labels
     assert fitted.predict(attacked) == labels
-    assert fitted.accuracy(vectors, labels, epsilon=0.3, num_steps=1) == 0.0
+    assert fitted.accuracy(vectors, labels, epsilon=0.1) == 0.0
 
 
 def test_the_unit_of_the_vectors_does_not_matter():
@@ -259,7 +266,7 @@ def test_many_rows_are_taken_a_part_at_a_time(monkeypatch):
     vectors, labels = blobs()
     fitted = fit_linear_probe(vectors, labels, encoder=lambda x: 2.0 * x)
     whole = fitted.logits(vectors), fitted.attack(vectors, labels, epsilon=0.1)
-    monkeypatch.setattr(probe, "_ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(probe, "_ROWS_AT_ONCE", 101)
     parts = fitted.logits(vectors), fitted.attack(vectors, labels, epsilon=0.1)
     np.testing.assert_allclose(parts[0], whole[0], rtol=1e-12)
     np.testing.assert_allclose(parts[1], whole[1], rtol=1e-12)

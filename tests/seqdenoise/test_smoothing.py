@@ -21,7 +21,7 @@ def voter(probabilities):
     edges = np.cumsum(probabilities)[:-1]
 
     def predict_fn(seed):
-        return np.searchsorted(edges, np.random.default_rng(seed.numpy()).random(ROWS))
+        return np.searchsorted(edges, tf.random.stateless_uniform([ROWS], seed).numpy())
 
     return predict_fn
 
