@@ -28,7 +28,7 @@ def _clip(moved: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _ascent(loss_fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """The sign of the gradient: -1, 0, 1 or NaN."""
+    """The sign of the gradient: -1, 0, 1, or NaN for NaN."""
     with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(x)
         loss = loss_fn(x)
@@ -40,20 +40,16 @@ def _ascent(loss_fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
             "`loss_fn` must depend on its argument through differentiable operations. "
             "Received: a loss without a gradient"
         )
-    gradient = tf.convert_to_tensor(gradient)
-    # The sign of NaN is 0 in some kernels, which would pass a broken row for an unmoved one.
-    return tf.where(tf.math.is_nan(gradient), gradient, tf.sign(gradient))
+    return tf.sign(tf.convert_to_tensor(gradient))
 
 
 def _random_offset(x: Tensor, epsilon: float, seed: Tensor, first_row: Tensor | int) -> Tensor:
-    """Uniform in the ball, on a grid of 2^24 values a component."""
+    """Uniform in the ball, on a grid of 2^32 values a component."""
     shape = tf.shape(x)
     bits = random_bits(shape[0], tf.reduce_prod(shape[1:]), seed=seed, first_row=first_row)
-    # 24 bits become a float without rounding, so every kernel makes the same one of them.
-    steps = tf.cast(tf.bitwise.right_shift(tf.reshape(bits, shape), 8), x.dtype)
-    offset = steps * tf.constant(epsilon / 2**23, x.dtype)
-    # Besides bounding a product rounded up, this keeps a compiler from fusing the product with the
-    # sum that follows, whose last bit would then differ.
+    offset = tf.cast(tf.reshape(bits, shape), x.dtype) * tf.constant(epsilon / 2**31, x.dtype)
+    # XLA may fuse a product with the sum that follows, whose last bit then differs from the eager
+    # one. A clip between the two, which changes no value, prevents it.
     bound = tf.constant(epsilon, x.dtype)
     return tf.clip_by_value(offset, -bound, bound)
 
@@ -136,14 +132,12 @@ def pgd_attack(
         return x
     step = tf.constant(2.5 * epsilon / num_steps if step_size is None else step_size, x.dtype)
 
-    # Cut off here, an outer tape has nothing to follow through the steps.
-    origin = tf.stop_gradient(x)
-    low, high = _ball(origin, tf.constant(epsilon, x.dtype))
-    moved = origin
+    low, high = _ball(x, tf.constant(epsilon, x.dtype))
+    moved = x
     if random_start:
         moved = _clip(moved + _random_offset(x, epsilon, seed, first_row), low, high)
     for _ in range(num_steps):
         moved = _clip(moved + step * _ascent(loss_fn, moved), low, high)
-    moved = tf.stop_gradient(moved)
-    # Not `x + (moved - x)`: rounding the difference could leave the ball.
+    # The value of `moved` with the gradient of `x`. `x + stop_gradient(moved - x)` would round, and
+    # could leave the ball.
     return tf.grad_pass_through(lambda _: moved)(x)

@@ -160,9 +160,7 @@ def sampled_halves(
         ),
         maximum_iterations=num_features,
     )
-    mask = tf.transpose(kept.stack())
-    mask.set_shape([None, num_features])
-    return mask
+    return tf.transpose(kept.stack())
 
 
 def half_of_events(mask: Tensor, *, seed: Tensor, first_row: Tensor | int = 0) -> Tensor:

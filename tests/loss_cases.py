@@ -216,14 +216,15 @@ def by_row(inputs, change):
     return {k: v if k in BY_SLOT else change(v) for k, v in inputs.items()}
 
 
-def evaluate(case, inputs, *, temperature=0.1):
+def evaluate(case, inputs, *, temperature=0.1, in_a_graph=False):
     """Value and gradients by name, as NumPy arrays."""
     options = {"temperature": temperature} if "temperature" in case.parameters else {}
-    return _to_numpy(_run(case, {k: tf.constant(v) for k, v in inputs.items()}, **options))
+    run = tf.function(_run) if in_a_graph else _run
+    return _to_numpy(run(case, {k: tf.constant(v) for k, v in inputs.items()}, **options))
 
 
-def evaluate_in_a_graph(case, inputs, *, jit_compile):
-    """As `evaluate` at the default temperature, in a graph that is traced once for a case."""
+def evaluate_in_the_graph(case, inputs, *, jit_compile):
+    """As `evaluate` at the default temperature, in the one graph that a case has."""
     return _to_numpy(_graph(case, jit_compile)({k: tf.constant(v) for k, v in inputs.items()}))
 
 

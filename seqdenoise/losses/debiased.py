@@ -273,13 +273,12 @@ def _estimate(
     )
 
     # observed + log((1 - share) / (1 - tau)), with `share` that of the false negatives in the sum.
-    # Each `where` comes before the function that would make its branch's gradient infinite.
+    # Each `where` comes before the logarithm whose gradient would be infinite where it is not used.
     prior = tau_plus > 0
     log_tau = tf.where(prior, tf.math.log(tf.where(prior, tau_plus, 1.0)), minus_infinity)
     log_share = log_tau + same - observed
-    share = tf.exp(tf.where(log_share >= 0, zeros, log_share))
-    exhausted = share >= 1
-    share = tf.where(exhausted, zeros, share)
+    exhausted = tf.exp(log_share) >= 1
+    share = tf.exp(tf.where(exhausted, minus_infinity, log_share))
     corrected = observed + tf.math.log1p(-share) - tf.math.log1p(-tau_plus)
     floor = log_count - 1 / temperature
     at_floor = prior & has_negatives & (exhausted | (corrected < floor))

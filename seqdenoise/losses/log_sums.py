@@ -18,13 +18,12 @@ def log_sum_exp(logits: Tensor, mask: Tensor) -> Tensor:
     """
     minus_infinity = tf.constant(float("-inf"), logits.dtype)
     logits = tf.where(mask, logits, minus_infinity)
-    empty = ~tf.reduce_any(mask, axis=1)
     highest = tf.stop_gradient(tf.reduce_max(logits, axis=1))
-    highest = tf.where(empty, tf.zeros_like(highest), highest)
-    # exp(-inf) is 0 with gradient 0, so what is masked counts for exactly nothing.
-    total = tf.reduce_sum(tf.exp(logits - highest[:, tf.newaxis]), axis=1)
-    log_total = tf.math.log(tf.where(empty, tf.ones_like(total), total))
-    return tf.where(empty, minus_infinity, highest + log_total)
+    # A row with none has the maximum -inf, whose difference with itself would be NaN.
+    highest = tf.where(tf.reduce_any(mask, axis=1), highest, tf.zeros_like(highest))
+    # exp(-inf) is 0 with gradient 0, so what is masked counts for exactly nothing. The infinite
+    # gradient of log(0) ends at the first `where`, which masks all of such a row.
+    return highest + tf.math.log(tf.reduce_sum(tf.exp(logits - highest[:, tf.newaxis]), axis=1))
 
 
 def log_odds_loss(log_positive: Tensor, log_negative: Tensor) -> Tensor:

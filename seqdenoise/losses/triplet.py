@@ -145,13 +145,15 @@ def _label_triplets(
     """As `_own_triplets`, with any number of positives."""
     # Each pair of a positive and a negative has the loss `d_p + alpha - d_n`, mined or not.
     zeros = tf.zeros_like(distance)
-    gains = tf.where(positives, distance + alpha, zeros)
-    losses = tf.where(negatives, -distance, zeros)
+    of_positives = tf.where(positives, distance + alpha, zeros)
+    of_negatives = tf.where(negatives, -distance, zeros)
     farthest = distance - _TIE if mining == "hard" else distance + alpha
-    totals, counts = _sum_below(farthest, distance, positives, negatives, gains, losses)
+    totals, counts = _sum_below(
+        farthest, distance, positives, negatives, of_positives, of_negatives
+    )
     if mining == "semi_hard":
         nearest = distance + tf.minimum(alpha, _TIE)
-        nearer = _sum_below(nearest, distance, positives, negatives, gains, losses)
+        nearer = _sum_below(nearest, distance, positives, negatives, of_positives, of_negatives)
         totals, counts = totals - nearer[0], counts - nearer[1]
     return totals, counts
 

@@ -63,10 +63,13 @@ def test_equals_the_definition_row_by_row(tmp_path):
         "int8",
         "int64",
     ]
-    assert (
-        os.listdir(tmp_path / "prepared").sort()
-        == [*(f"{name}.parquet" for name in ("prepare", "test", "train", "valid"))].sort()
-    )
+    assert sorted(os.listdir(tmp_path / "prepared")) == [
+        "prepare.json",
+        "statistics.json",
+        "test.parquet",
+        "train.parquet",
+        "valid.parquet",
+    ]
 
 
 def test_the_summary_counts_what_was_written(tmp_path):

@@ -46,11 +46,13 @@ def test_clamped_rate_without_anchors_is_zero():
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("loss", [debiased_loss, hard_negative_loss])
-def test_at_the_floor_only_the_positive_pulls(temperature, dtype, loss):
-    # Coinciding views and opposite negatives: the estimate is far below what it may be.
+@pytest.mark.parametrize("tau_plus", [0.05, 0.5])
+def test_at_the_floor_only_the_positive_pulls(temperature, dtype, loss, tau_plus):
+    # Coinciding views and opposite negatives: the estimate is negative or, at a temperature of 1
+    # and with the lower prior, positive and still below what it may be.
     a = np.array([[1.0, 0.1], [-1.0, 0.1]], dtype)
     inputs = {"view_a": a, "view_b": a, "mask": np.array([True, True])}
-    options = {"temperature": temperature, "tau_plus": 0.5}
+    options = {"temperature": temperature, "tau_plus": tau_plus}
     assert clamped_rate(**inputs, **options) == 1.0
     vectors = tf.constant(a), tf.constant(a)
     with tf.GradientTape() as tape:

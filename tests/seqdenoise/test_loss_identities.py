@@ -64,13 +64,17 @@ def test_a_prior_of_zero_makes_the_debiased_loss_exactly_info_nce(temperature, d
 
 
 def test_a_prior_of_zero_is_info_nce_also_where_every_cosine_is_at_the_floor():
-    # All negatives opposite: their mean is the floor itself, which must not cut the gradient off.
-    inputs = {"view_a": np.float32([[0.3, 0.4], [-0.3, -0.4]]), "mask": np.array([True, True])}
-    inputs["view_b"] = inputs["view_a"]
-    expected = value_and_gradients(info_nce_loss, inputs, temperature=0.3)
-    got = value_and_gradients(debiased_loss, inputs, temperature=0.3, tau_plus=0.0)
-    np.testing.assert_array_equal(got[0], expected[0])
-    np.testing.assert_array_equal(got[1], expected[1])
+    # The negative is opposite, so that its exponential is the floor or, rounded, just below, where
+    # the loss is that of the floor and the gradient is cut off.
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        a = rng.normal(size=(1, 7)).astype(np.float32)
+        a = np.concatenate([a, -a])
+        inputs = {"view_a": a, "view_b": a, "mask": np.array([True, True])}
+        expected = value_and_gradients(info_nce_loss, inputs, temperature=0.3)
+        got = value_and_gradients(debiased_loss, inputs, temperature=0.3, tau_plus=0.0)
+        np.testing.assert_array_equal(got[0], expected[0])
+        np.testing.assert_array_equal(got[1], expected[1])
 
 
 @each_temperature

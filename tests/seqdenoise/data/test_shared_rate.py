@@ -52,6 +52,15 @@ def test_many_rows_are_counted_exactly():
     }
 
 
+def test_one_group_may_hold_more_pairs_than_32_bits_count():
+    users = np.repeat([3, 4], 100_000)
+    keys = np.tile(np.array([[5, 6]], np.uint64), (200_000, 1))
+    assert shared_rates(users, keys) == {
+        "same_user_or_sequence": 1.0,
+        "same_sequence_of_other_user": 1.0,
+    }
+
+
 def distinct(lists):
     keys, _ = list_keys(lists, "rows")
     return len(np.unique(keys, axis=0))
