@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from seqdenoise import metrics
 from seqdenoise.losses import negative_pairs
+from seqdenoise.losses.pairs import drop_similar
 from seqdenoise.numerics import Tensor
 
 # Uniformity and the share of false negatives are means over pairs and are monitored on the first
@@ -39,6 +40,7 @@ def update_health(
     *,
     mask: Tensor,
     ids: Tensor | None,
+    max_similarity: float | None,
     **means: Tensor,
 ) -> None:
     """Adds one batch.
@@ -49,6 +51,7 @@ def update_health(
         view_b: Unit vectors `[B, d]`.
         mask: bool `[B]`, True for a valid row.
         ids: Optional int or string `[B]`.
+        max_similarity: Optional cosine above which a row counts as a false negative.
         **means: Values of the batch that were computed anyway, `loss` among them.
     """
     view_a, view_b = tf.stop_gradient(view_a), tf.stop_gradient(view_b)
@@ -59,8 +62,11 @@ def update_health(
     health["effective_rank"].update_state(view_a, mask)
     few, few_mask = view_a[:MONITORED_ROWS], mask[:MONITORED_ROWS]
     health["uniformity"].update_state(metrics.uniformity(few, mask=few_mask))
-    kept = negative_pairs(few_mask, None if ids is None else ids[:MONITORED_ROWS])
     pairs = negative_pairs(few_mask)
+    kept = negative_pairs(few_mask, None if ids is None else ids[:MONITORED_ROWS])
+    if max_similarity is not None:
+        similarity = tf.matmul(few, view_b[:MONITORED_ROWS], transpose_b=True)
+        kept = drop_similar(kept, similarity, max_similarity)
     dropped = 1 - tf.math.divide_no_nan(
         tf.reduce_sum(tf.cast(kept, tf.float32)), tf.reduce_sum(tf.cast(pairs, tf.float32))
     )

@@ -53,7 +53,9 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         mutual_information: With `masking="correlated_field"`, for each type a mapping from field to
             field to how much one says about the other (`pipelines prepare` measures it).
         num_positives: Number of positives of each row: view B, and this many less one further ones
-            under other masks. Above 1 for losses that take `more_positives`.
+            under masks of their own. Those share features with view A, as view B does not, so they
+            are easier: good for an estimate (`"debiased"`), but a loss that one close positive can
+            satisfy (`"multi_positive"`) learns less. Above 1 for losses that take `more_positives`.
         temperature: Temperature of the contrastive loss, above 0. None is the loss's own default,
             0.1 for `"info_nce"`.
         learn_temperature: Whether each type learns its temperature, between 0.01 and 1, from
@@ -103,8 +105,8 @@ class SequenceDenoiser(tf.keras.layers.Layer):
     Metrics:
         For each denoised sequence, `{layer}/{sequence}/` followed by `loss` (not divided),
         `alignment`, `uniformity`, `effective_rank`, `valid_rate` (share of rows with a real event
-        in both views), `false_negative_rate` (share of pairs dropped by `sample_ids`), with a
-        debiased loss `clamped_rate` (share of anchors whose estimate is at its floor) and with
+        in both views), `false_negative_rate` (share of pairs dropped by `sample_ids` and
+        `max_similarity`), with a debiased loss `clamped_rate` (share of anchors whose estimate is at its floor) and with
         `learn_temperature` `temperature`. NaN in `evaluate`, where nothing is measured; absent with
         `weight=0`.
 
@@ -485,7 +487,16 @@ class SequenceDenoiser(tf.keras.layers.Layer):
 
         if objective.declares("tau_plus"):
             means["clamped_rate"] = self._clamped_rate(view_a, view_b, arguments)
-        update_health(self._health[name], view_a, view_b, mask=valid, ids=ids, loss=loss, **means)
+        update_health(
+            self._health[name],
+            view_a,
+            view_b,
+            mask=valid,
+            ids=ids,
+            max_similarity=arguments.get("max_similarity"),
+            loss=loss,
+            **means,
+        )
         level = objective.chance_level(tf.reduce_sum(tf.cast(valid, loss.dtype)), queued)
         return tf.cast(loss / level, tf.float32)
 

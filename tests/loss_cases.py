@@ -219,8 +219,13 @@ def by_row(inputs, change):
 def evaluate(case, inputs, *, temperature=0.1, in_a_graph=False):
     """Value and gradients by name, as NumPy arrays."""
     options = {"temperature": temperature} if "temperature" in case.parameters else {}
-    run = tf.function(_run) if in_a_graph else _run
-    return _to_numpy(run(case, {k: tf.constant(v) for k, v in inputs.items()}, **options))
+
+    def run(vectors):
+        # All else is a constant of the graph, which graph optimisation folds where it can.
+        return _run(case, {**inputs, **vectors}, **options)
+
+    vectors = {k: tf.constant(v) for k, v in inputs.items() if k in VECTORS}
+    return _to_numpy(tf.function(run)(vectors) if in_a_graph else run(vectors))
 
 
 def evaluate_in_the_graph(case, inputs, *, jit_compile):

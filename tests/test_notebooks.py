@@ -98,6 +98,14 @@ def printed(notebook):
     )
 
 
+def num_images(notebook):
+    return sum(
+        "image/png" in output.get("data", {})
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+    )
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_is_committed_without_outputs(path):
     for cell in nbformat.read(path, as_version=4).cells:
@@ -112,13 +120,11 @@ def test_notebook_runs(path, tmp_path, monkeypatch):
     notebook = execute(path)
     if path.stem == "02_ab_offline_eval":
         assert "AUC: better" in printed(notebook)
-        images = [
-            output
-            for cell in notebook.cells
-            for output in cell.get("outputs", [])
-            if "image/png" in output.get("data", {})
-        ]
-        assert len(images) == 3  # seed by seed, learning curves, the denoiser's metrics
+        assert num_images(notebook) == 3  # seed by seed, learning curves, the denoiser's metrics
+    if path.stem == "04_contrastive_losses":
+        # Its cells assert what they claim of the limits and of the debiased loss.
+        assert "Collapsed: attraction only\n" in printed(notebook)
+        assert num_images(notebook) == 4  # temperature, debiased, paths in training, ranks
 
 
 def test_ab_notebook_notices_scores_that_are_not_the_jobs(tmp_path, monkeypatch):

@@ -375,6 +375,14 @@ def test_what_a_system_reports():
     debiased(**batch("debiased"), training=True)
     got = {metric.name: float(metric.result()) for metric in debiased.metrics}
     assert 0 < got["d/click/clamped_rate"] <= 1
+    # With a limit below every cosine, all pairs are dropped.
+    for limit, low, high in ((-0.999, 1.0, 1.0), (0.3, 0.01, 0.9), (0.999, 0.0, 0.0)):
+        call = batch("similarity_threshold")
+        del call["sample_ids"]
+        strict = SequenceDenoiser(loss_options={"max_similarity": limit}, name="d")
+        strict(**call, training=True)
+        got = {metric.name: float(metric.result()) for metric in strict.metrics}
+        assert low <= got["d/click/false_negative_rate"] <= high
     learned = make("learned_temperature", name="d")
     learned(**batch("learned_temperature"), training=True)
     got = {metric.name: float(metric.result()) for metric in learned.metrics}

@@ -26,6 +26,18 @@ def test_close_vectors_keep_their_distances_in_float32(labelled):
     np.testing.assert_allclose(got, expected, rtol=1e-3)
 
 
+@pytest.mark.parametrize("labelled", [False, True])
+def test_coinciding_views_keep_their_distance_in_float64(labelled):
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=(5, 4))
+    b = a + 1e-6 * rng.normal(size=(5, 4))
+    rows = {"mask": np.ones(5, bool), "margin": 1.9}
+    labels = {"labels": np.arange(5)} if labelled else {}
+    expected = oracles.triplet(a, b, **rows)
+    assert expected > 0
+    np.testing.assert_allclose(triplet_loss(a, b, **rows, **labels), expected, rtol=1e-12)
+
+
 @each_mining
 @pytest.mark.parametrize("labelled", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -95,3 +107,18 @@ def test_many_rows_of_one_label_equal_the_loops_in_a_graph(jit_compile):
         got = loss(tf.constant(a), tf.constant(b), mask=mask, labels=labels, **options)
         expected = oracles.triplet(a, b, mask=mask, labels=labels, **options)
         np.testing.assert_allclose(got, expected, rtol=1e-10)
+
+
+@each_mining
+@pytest.mark.parametrize("labels", [None, [0, 1, 2], [0, 0, 1]])
+@pytest.mark.parametrize("row", [0, 2])
+@pytest.mark.parametrize("view", [0, 1])
+def test_a_nan_surfaces_also_where_nothing_is_mined(mining, labels, row, view):
+    views = [np.eye(3), np.eye(3)]
+    if labels == [0, 0, 1]:
+        views = [x[[0, 0, 1]] for x in views]
+    options = {"mask": np.ones(3, bool), "labels": labels, "margin": 0.1, "mining": mining}
+    assert triplet_loss(*views, **options) == 0.0
+    views[view] = views[view].copy()
+    views[view][row] = np.nan
+    assert np.isnan(triplet_loss(*views, **options))
