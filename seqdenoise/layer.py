@@ -474,10 +474,10 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             arguments["more_positives"] = tf.stack(more, axis=1)
         queue, queued = self._queues.get(name), None
         if queue is not None:
-            arguments["queue"] = tf.convert_to_tensor(queue.vectors)
+            arguments["queue"] = tf.cast(queue.vectors, view_a.dtype)
             arguments["queue_mask"] = queue.filled
             arguments["queue_ids"] = None if ids is None else tf.convert_to_tensor(queue.ids)
-            queued = tf.reduce_sum(tf.cast(queue.filled, tf.float32))
+            queued = tf.reduce_sum(tf.cast(queue.filled, view_a.dtype))
         if objective.declares("adversarial"):
             attacked = self._attacked(encoder, features_a, view_b, arguments, fold_in(seed, 3))
             arguments["adversarial"] = encoder(attacked)
