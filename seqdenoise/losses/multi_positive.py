@@ -69,7 +69,7 @@ def multi_positive_loss(
 
     References:
         `"inside"`: Kim, Tack, Hwang (2020), "Adversarial Self-Supervised Contrastive Learning",
-        equation 3; with labels also Khosla et al. (2020), "Supervised Contrastive Learning",
+        section 3; with labels also Khosla et al. (2020), "Supervised Contrastive Learning",
         equation 3, without its factor `1 / |P_i|` in the logarithm. `"outside"`: Khosla et al.,
         equation 2. There anchors and candidates are all vectors of both views; here anchors are of
         view A and candidates of view B. Known false negatives are left out of the sum.

@@ -52,8 +52,8 @@ def rocl_loss(
         ValueError: A shape does not fit, or an option is out of its range.
 
     References:
-        Kim, Tack, Hwang (2020), "Adversarial Self-Supervised Contrastive Learning", equation 6,
-        with known false negatives left out of the sums.
+        Kim, Tack, Hwang (2020), "Adversarial Self-Supervised Contrastive Learning", section 3, the
+        total loss, with known false negatives left out of the sums.
 
     Example:
         >>> a = tf.constant([[1.0, 0.0], [0.0, 1.0]])
