@@ -106,9 +106,9 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         For each denoised sequence, `{layer}/{sequence}/` followed by `loss` (not divided),
         `alignment`, `uniformity`, `effective_rank`, `valid_rate` (share of rows with a real event
         in both views), `false_negative_rate` (share of pairs dropped by `sample_ids` and
-        `max_similarity`), with a debiased loss `clamped_rate` (share of anchors whose estimate is at its floor) and with
-        `learn_temperature` `temperature`. NaN in `evaluate`, where nothing is measured; absent with
-        `weight=0`.
+        `max_similarity`), with a debiased loss `clamped_rate` (share of anchors whose estimate is
+        at its floor) and with `learn_temperature` `temperature`. NaN in `evaluate`, where nothing
+        is measured; absent with `weight=0`.
 
     Example:
         >>> denoiser = SequenceDenoiser(weight=0.1, seed=1)
