@@ -8,7 +8,7 @@ DATA ?= simulated
 RUN_FILE := pipelines/configs/$(DATA).yaml
 FOLDER ?= build/$(DATA)
 
-.PHONY: demo test lint unit clean
+.PHONY: demo test lint unit unit-keras-3 unit-legacy-keras clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,9 +36,15 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Once for each Keras generation; the pipelines run on legacy Keras alone (TFRS demands it).
+# Once for each Keras generation, side by side: most of a test's time is one thread that traces
+# graphs. The pipelines run on legacy Keras alone (TFRS demands it).
 unit: $(INSTALLED)
+	+$(MAKE) --jobs=2 --output-sync=target unit-keras-3 unit-legacy-keras
+
+unit-keras-3: $(INSTALLED)
 	$(BIN)/python -m pytest
+
+unit-legacy-keras: $(INSTALLED)
 	TF_USE_LEGACY_KERAS=1 $(BIN)/python -m pytest tests seqdenoise pipelines
 
 clean:
