@@ -82,7 +82,6 @@ def _row(run_folder: Path) -> dict[str, Any]:
         row[health.replace("_", " ")] = best[of_types].mean() if of_types else np.nan
     row["gradient ratio"] = best.get("side_gradient_ratio", np.nan)
     row["best epoch"] = metrics["best_epoch"]
-    row["seconds an epoch"] = metrics["seconds"] / metrics["epochs"]
     return row
 
 
@@ -121,7 +120,7 @@ def run_arms(config: RunConfig) -> pd.DataFrame:
 
 def to_markdown(table: pd.DataFrame) -> str:
     """The table as Markdown, figures rounded for reading."""
-    places = {"best epoch": 1, "seconds an epoch": 1, "effective rank": 1, "gradient ratio": 3}
+    places = {"best epoch": 1, "effective rank": 1, "gradient ratio": 3}
     places |= {"alignment": 3, "uniformity": 3}
     lines = [
         "| arm | " + " | ".join(table.columns) + " |",
