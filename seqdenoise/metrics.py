@@ -162,7 +162,8 @@ class EffectiveRank(tf.keras.metrics.Metric):
     """
 
     def __init__(self, units: int, name: str = "effective_rank", **kwargs: Any) -> None:
-        super().__init__(name=name, **kwargs)
+        # Not the global policy's dtype: sums of float32 vectors, whatever computes them.
+        super().__init__(name=name, **{**kwargs, "dtype": "float32"})
         self.units = units
         self.second_moment = self.add_weight(
             name="second_moment", shape=(units, units), initializer="zeros"
