@@ -57,13 +57,13 @@ def train_arms(arms: Mapping[str, RunConfig], seeds: Sequence[int], folder: Path
     for seed in seeds:
         for arm, config in arms.items():
             run_folder = folder / f"{arm}-seed{seed}"
+            model = config.model.model_dump_json()
+            if model not in fitted:
+                fitted[model] = fit_features(config)  # says so if nothing is prepared
             fingerprint = _fingerprint(config)
             if _is_finished(run_folder, fingerprint):
                 logger.info("%s, seed %d: kept from an earlier call", arm, seed)
                 continue
-            model = config.model.model_dump_json()
-            if model not in fitted:
-                fitted[model] = fit_features(config)
             train(config, run_folder, seed=seed, features=fitted[model], name=arm)
             (run_folder / "fingerprint.txt").write_text(fingerprint, encoding="utf-8")
 

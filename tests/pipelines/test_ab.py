@@ -65,14 +65,14 @@ def test_scores_are_in_the_order_of_the_test_rows(finished_ab, config):
 def test_finished_runs_are_kept_and_changed_ones_made_again(
     finished_ab, config, tmp_path, monkeypatch
 ):
-    from pipelines import ab
+    from pipelines import ab, arms
 
     folder, comparison = finished_ab
     shutil.copytree(folder, tmp_path / "ab")
     # As `copytree`, but with the times that the fingerprint looks at.
     shutil.copytree(config.prepared_folder, tmp_path / "prepared", copy_function=shutil.copy2)
     made = []
-    monkeypatch.setattr(ab, "train", lambda config, folder, **_: made.append(folder.name))
+    monkeypatch.setattr(arms, "train", lambda config, folder, **_: made.append(folder.name))
     config = config.model_copy(update={"folder": tmp_path})
 
     assert ab.run_ab(config) == comparison
