@@ -7,7 +7,7 @@ import oracles
 import pytest
 import tensorflow as tf
 
-from seqdenoise import SequenceDenoiser
+from seqdenoise import SequenceDenoiser, view_seed
 from seqdenoise.masking import MASKINGS
 from seqdenoise.objective import LOSSES
 
@@ -327,6 +327,43 @@ def test_key_encoders_follow_and_the_queue_holds_their_keys(system, policy):
     valid = [batch(system, seed=seed)["mask"]["click"].numpy().any(1).sum() for seed in range(4)]
     assert int(queue.inserted) == sum(valid) > 2 * 17
     np.testing.assert_allclose(np.linalg.norm(queue.vectors.numpy(), axis=1), 1, rtol=1e-6)
+
+
+def test_moco_contrasts_with_keys_of_the_slow_encoder_and_queues_those():
+    denoiser, call = make("moco"), batch("moco")
+    denoiser(**call)
+    encoder, keys = denoiser._encoders["click"], denoiser._key_encoders["click"]
+    encoder.set_weights([-w + 0.1 for w in encoder.get_weights()])  # far from its twin
+    calls = recorded(denoiser)
+    denoiser(**call, training=True)
+    view_a, view_b, arguments = calls[0]
+    seed = view_seed(denoiser.seed, "click", tf.constant(0, tf.int64))
+    mask = call["mask"]["click"]
+    features = denoiser._masking.views("click", call["sequences"]["click"], mask, seed)
+    np.testing.assert_allclose(view_a, encoder(features[0]), atol=1e-6)
+    np.testing.assert_allclose(view_b, keys(features[1]), atol=1e-6)
+    valid = arguments["mask"]
+    queued = denoiser._queues["click"].vectors.numpy()[: valid.sum()]
+    np.testing.assert_allclose(queued, view_b[valid], atol=1e-6)
+    assert np.abs(view_a[valid] - view_b[valid]).max() > 0.1
+
+
+def test_rocl_hands_over_an_attacked_view_that_the_loss_finds_worse():
+    denoiser, call = make("rocl"), batch("rocl")
+    calls = recorded(denoiser)
+    denoiser(**call, training=True)
+    view_a, view_b, arguments = calls[0]
+    options = {name: arguments[name] for name in ("mask", "ids", "weights", "temperature")}
+    clean = oracles.info_nce(view_a, view_b, **options)
+    assert oracles.info_nce(arguments["adversarial"], view_b, **options) > clean + 1e-3
+
+
+@pytest.mark.parametrize("system", ["triplet_labels", "multi_positive_labels"])
+def test_labels_reach_the_loss(system):
+    denoiser, call = make(system), batch(system)
+    calls = recorded(denoiser)
+    denoiser(**call, training=True)
+    np.testing.assert_array_equal(calls[0][2]["labels"], call["labels"])
 
 
 def test_the_first_step_of_moco_has_no_negatives():
