@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from seqdenoise import SequenceDenoiser, view_seed
 from seqdenoise.masking import MASKINGS
-from seqdenoise.objective import LOSSES
+from seqdenoise.objective import LOSSES, Objective
 
 B, L, D = 12, 5, 4
 INFORMATION = {
@@ -472,3 +472,11 @@ def test_sequences_that_cannot_be_masked_so_are_named():
         )({"click": dict.fromkeys("ibc", events)})
     with pytest.raises(ValueError, match=r"'triplet' do. Received: labels with loss 'info_nce'"):
         SequenceDenoiser()({"click": events}, labels=tf.constant([1, 2, 3]))
+
+
+def test_chance_level_is_the_logarithm_of_the_number_of_candidates():
+    rows, queued = tf.constant(9.0), tf.constant(100.0)
+    for loss, expected in (("info_nce", 9), ("debiased", 9), ("nt_xent", 17), ("triplet", np.e)):
+        np.testing.assert_allclose(Objective(loss, {}).chance_level(rows), np.log(expected))
+    np.testing.assert_allclose(Objective("moco", {}).chance_level(rows, queued), np.log(101))
+    np.testing.assert_allclose(Objective("info_nce", {}).chance_level(rows * 0), np.log(2))
