@@ -19,6 +19,8 @@ from seqdenoise.numerics import Tensor, masked_pool
 from seqdenoise.objective import Objective
 from seqdenoise.views import fold_in, view_seed
 
+_ATTACK_OPTIONS = ("num_steps", "step_size", "random_start")
+
 
 @tf.keras.utils.register_keras_serializable(package="seqdenoise")
 class SequenceDenoiser(tf.keras.layers.Layer):
@@ -152,7 +154,6 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         self.weight = float(weight)
         self.masking = masking
         self.dropout = dropout
-        self.mutual_information = mutual_information
         self.num_positives = num_positives
         self.temperature = temperature
         self.learn_temperature = learn_temperature
@@ -224,6 +225,12 @@ class SequenceDenoiser(tf.keras.layers.Layer):
                 "`attack` must be None with a loss that takes no adversarial view",
                 self.attack,
             ),
+            (
+                self.attack is None
+                or {"epsilon"} <= set(self.attack) <= {"epsilon", *_ATTACK_OPTIONS},
+                f"`attack` must have `epsilon`, and may have {list(_ATTACK_OPTIONS)}",
+                self.attack,
+            ),
             (self.warmup_steps >= 0, "`warmup_steps` must be at least 0", self.warmup_steps),
         ]
         for holds, expected, received in checks:
@@ -248,6 +255,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         sizes: dict[str, int] = {}
         for name in self._denoised:
             self._masking.check(name, self._type(name), input_shape[name])
+            self._objective.options_of(self._type(name))  # says so if one lacks the type
             size = num_dimensions(name, input_shape[name])
             if sizes.setdefault(self._type(name), size) != size:
                 raise ValueError(

@@ -103,7 +103,16 @@ class Objective:
         }
 
     def options_of(self, kind: str) -> dict[str, Any]:
-        """The options for sequences of one type."""
+        """The options for sequences of one type.
+
+        Raises:
+            ValueError: An option that differs by type lacks this one.
+        """
+        for name, value in self.options.items():
+            if isinstance(value, Mapping) and kind not in value:
+                raise ValueError(
+                    f"`loss_options[{name!r}]` must have type `{kind}`. Received: {sorted(value)}"
+                )
         return {
             name: value[kind] if isinstance(value, Mapping) else value
             for name, value in self.options.items()

@@ -449,6 +449,8 @@ def test_arguments_that_do_not_go_together_are_named():
         ({"loss": "moco", "momentum": 1.1}, r"`momentum` must be in \[0, 1\]. Received: 1.1"),
         ({"loss": "moco", "queue_size": 0}, "`queue_size` must be at least 1. Received: 0"),
         ({"attack": {"epsilon": 1}}, "`attack` must be None with a loss that takes no adversarial"),
+        ({"loss": "rocl", "attack": {"eps": 1}}, "`attack` must have `epsilon`.*Received: .*eps"),
+        ({"loss": "rocl", "attack": {"num_steps": 1}}, "`attack` must have `epsilon`"),
         ({"loss_options": {"tau_plus": 0.1}}, "may hold .*symmetric.*Received: 'tau_plus'"),
         ({"loss_options": {"weights": 1}}, "may hold .*symmetric.*Received: 'weights'"),
     ]:
@@ -466,6 +468,12 @@ def test_sequences_that_cannot_be_masked_so_are_named():
     ]:
         with pytest.raises(ValueError, match=message):
             SequenceDenoiser(masking=masking)({"click": sequence})
+    with pytest.raises(
+        ValueError, match=r"'tau_plus'\]` must have type `click`. Received: \['cart"
+    ):
+        SequenceDenoiser(loss="debiased", loss_options={"tau_plus": {"cart": 0.1}})(
+            {"click": events}
+        )
     with pytest.raises(ValueError, match=r"must have type `click`. Received: \['cart'\]"):
         SequenceDenoiser(
             masking="correlated_field", mutual_information={"cart": INFORMATION["cart"]}
