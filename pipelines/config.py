@@ -121,6 +121,11 @@ class DenoiserConfig(_Section):
     loss_options: dict[str, bool | int | float | str] = {}
     positives: Literal["views", "same_label", "same_positive_label"] = "views"
     exclude: list[str] = ["search"]
+    alignment: Literal["view", "type"] | None = None
+    alignment_weight: float = Field(default=1.0, ge=0)
+    trusted: str | list[str] | None = None
+    transport: dict[str, int | float | None] | None = None
+    gate: bool = False
     units: int = Field(default=32, ge=1)
     hidden_units: int = Field(default=64, ge=1)
     head_units: int | None = Field(default=None, ge=1)
@@ -224,6 +229,11 @@ class RunConfig(_Section):
     def with_denoiser(self, enabled: bool) -> "RunConfig":
         """This run with the plug-in on or off."""
         denoiser = self.denoiser.model_copy(update={"enabled": enabled})
+        return self.model_copy(update={"denoiser": denoiser})
+
+    def without_side_loss(self) -> "RunConfig":
+        """This run with what is left of the plug-in in serving: its keep scores and its gate."""
+        denoiser = self.denoiser.model_copy(update={"weight": 0.0, "alignment": None})
         return self.model_copy(update={"denoiser": denoiser})
 
     @property

@@ -1,4 +1,4 @@
-"""A trained ranker as a SavedModel that takes raw ids and knows nothing of the plug-in."""
+"""A trained ranker as a SavedModel that takes raw ids; of the plug-in it has the gate, if any."""
 
 import json
 import logging
@@ -7,8 +7,9 @@ from pathlib import Path
 import tensorflow as tf
 
 from pipelines.config import RunConfig
+from pipelines.denoiser import build_denoiser
 from pipelines.features import Features
-from pipelines.models import Ranker
+from pipelines.models import Ranker, RankingModel
 from seqdenoise.data.atomic import atomic_folder
 from seqdenoise.data.vocabulary import Vocabulary
 from seqdenoise.errors import DataError
@@ -18,14 +19,15 @@ logger = logging.getLogger(__name__)
 SIGNATURE = "score"
 
 
-def load_ranker(run_folder: Path) -> tuple[RunConfig, Features, Ranker]:
-    """Restores the ranker of a training run at its best epoch.
+def load_model(run_folder: Path) -> tuple[RunConfig, Features, RankingModel]:
+    """Restores a training run at its best epoch, without its side loss.
 
     Args:
         run_folder: What `train` wrote.
 
     Returns:
-        The run's configuration, its features and its ranker.
+        The run's configuration, its features, and its model. Of the plug-in the model has what
+        scores events and gates them, where the run names `trusted` types, and else nothing.
 
     Raises:
         DataError: The folder is not that of a finished run.
@@ -38,8 +40,13 @@ def load_ranker(run_folder: Path) -> tuple[RunConfig, Features, Ranker]:
         ) from error
     features = Features.load(run_folder / "features.json")
     ranker = Ranker(features.ranker_spec(config))
-    ranker(_placeholders(features, config.prepare.max_length))  # creates the weights
-    # The ranker alone: nothing of the plug-in is made, read or kept, nor of the optimiser.
+    denoiser = None
+    if config.denoiser.enabled and config.denoiser.trusted is not None:
+        # Scores come from the ranker's embeddings: nothing of the plug-in was trained for them.
+        denoiser = build_denoiser(config.without_side_loss(), seed=0)
+    model = RankingModel(ranker, config.model.label, denoiser)
+    model(_placeholders(features, config.prepare.max_length))  # creates the weights
+    # The ranker alone: nothing of the plug-in is read, nor of the optimiser.
     weights = run_folder / "checkpoint" / "best"
     try:
         status = tf.train.Checkpoint(ranker=ranker).read(str(weights))
@@ -47,7 +54,7 @@ def load_ranker(run_folder: Path) -> tuple[RunConfig, Features, Ranker]:
     except (tf.errors.OpError, AssertionError, ValueError, IndexError) as error:
         # IndexError is what TensorFlow makes of a checkpoint that is cut off.
         raise DataError(f"{weights}: expected the run's weights. Received: {error}") from error
-    return config, features, ranker
+    return config, features, model
 
 
 def _placeholders(features: Features, max_length: int) -> dict[str, tf.Tensor]:
@@ -78,9 +85,9 @@ class _Serving(tf.Module):
     Keras would add its own call functions to the export, those with dropout included.
     """
 
-    def __init__(self, ranker: Ranker, features: Features, max_length: int) -> None:
+    def __init__(self, model: RankingModel, features: Features, max_length: int) -> None:
         super().__init__(name="serving")
-        self.ranker_variables = list(ranker.variables)
+        self.ranker_variables = list(model.ranker.variables)
         self.tables = {n: _lookup_table(v) for n, v in features.vocabularies.items()}
 
         def encode(name: str, values: tf.Tensor) -> tf.Tensor:
@@ -94,7 +101,7 @@ class _Serving(tf.Module):
                 batch[f"{kind}__length"] = raw[f"{kind}__length"]
                 for field in features.event_fields:
                     batch[f"{kind}__{field}"] = encode(field, raw[f"{kind}__{field}"])
-            return {"score": ranker.probabilities(batch)}
+            return {"score": model.probabilities(batch)}
 
         self.score = tf.function(score)
         self.signature = self._signature(features, max_length)
@@ -131,8 +138,8 @@ def export(run_folder: Path, folder: Path) -> None:
     Raises:
         DataError: `run_folder` is not that of a finished run.
     """
-    config, features, ranker = load_ranker(run_folder)
-    serving = _Serving(ranker, features, config.prepare.max_length)
+    config, features, model = load_model(run_folder)
+    serving = _Serving(model, features, config.prepare.max_length)
     concrete = serving.score.get_concrete_function(**serving.signature)
     inputs = {
         name: {"dtype": spec.dtype.name, "shape": spec.shape.as_list()}

@@ -119,18 +119,18 @@ class Ranker(tf.keras.Model):
 
     def embed(
         self, features: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+    ) -> tuple[dict[str, Tensor], dict[str, dict[str, Tensor]], dict[str, Tensor]]:
         """Embeds the candidate and the events of every sequence.
 
         Args:
             features: Encoded features of a batch.
 
         Returns:
-            The candidate `[B, D]`; per type and field the events `[B, L, D_f]`; per type bool
-            `[B, L]`, True for a real event.
+            Per field the candidate `[B, D_f]`; per type and field the events `[B, L, D_f]`; per
+            type bool `[B, L]`, True for a real event.
         """
         fields = self.spec.event_fields
-        candidate = tf.concat([self.tables[field](features[field]) for field in fields], axis=-1)
+        candidate = {field: self.tables[field](features[field]) for field in fields}
         sequences, masks = {}, {}
         for kind in self.spec.sequence_types:
             sequences[kind] = {
@@ -141,7 +141,7 @@ class Ranker(tf.keras.Model):
 
     def score(
         self,
-        candidate: Tensor,
+        candidate: Mapping[str, Tensor],
         sequences: Mapping[str, Mapping[str, Tensor]],
         masks: Mapping[str, Tensor],
         features: Mapping[str, Tensor],
@@ -150,7 +150,7 @@ class Ranker(tf.keras.Model):
         """Scores the candidate.
 
         Args:
-            candidate: float `[B, D]`.
+            candidate: Per field float `[B, D_f]`.
             sequences: Per type and field float `[B, L, D_f]`.
             masks: Per type bool `[B, L]`.
             features: Encoded features of the batch, for the side features and lengths.
@@ -159,12 +159,14 @@ class Ranker(tf.keras.Model):
         Returns:
             Logits `[B, 1]`.
         """
-        parts = [candidate]
-        penalised = [candidate]
+        fields = self.spec.event_fields
+        target = tf.concat([candidate[field] for field in fields], axis=-1)  # [B, D]
+        parts = [target]
+        penalised = [target]
         for kind in self.spec.sequence_types:
             by_field, real = sequences[kind], tf.cast(masks[kind], tf.float32)
-            events = tf.concat([by_field[field] for field in self.spec.event_fields], axis=-1)
-            relevance = real * self.attention[kind](candidate, events)
+            events = tf.concat([by_field[field] for field in fields], axis=-1)
+            relevance = real * self.attention[kind](target, events)
             count = tf.reduce_sum(real, axis=1, keepdims=True)
             share = tf.math.divide_no_nan(real, count)
             # Padding is the embedding of PAD, a finite vector, so a weight of 0 removes it.
@@ -188,11 +190,6 @@ class Ranker(tf.keras.Model):
         """Logits `[B, 1]` of a batch of encoded features."""
         candidate, sequences, masks = self.embed(features)
         return self.score(candidate, sequences, masks, features, training=training)
-
-    @tf.function(reduce_retracing=True)
-    def probabilities(self, features: Mapping[str, Tensor]) -> Tensor:
-        """Probabilities `[B]` of a batch of encoded features, as a graph that is made once."""
-        return tf.sigmoid(self(features, training=False))[:, 0]
 
 
 class RankingModel(tfrs.Model):
@@ -226,8 +223,15 @@ class RankingModel(tfrs.Model):
         """Logits `[B, 1]` of a batch of encoded features."""
         candidate, sequences, masks = self.ranker.embed(features)
         if self.denoiser is not None:
-            sequences = self._denoise(self.denoiser, sequences, masks, features, training)
+            sequences = self._denoise(
+                self.denoiser, candidate, sequences, masks, features, training
+            )
         return self.ranker.score(candidate, sequences, masks, features, training=training)
+
+    @tf.function(reduce_retracing=True)
+    def probabilities(self, features: Mapping[str, Tensor]) -> Tensor:
+        """Probabilities `[B]` of a batch of encoded features, as a graph that is made once."""
+        return tf.sigmoid(self(features, training=False))[:, 0]
 
     def compute_loss(self, inputs: Mapping[str, Tensor], training: bool = False) -> Tensor:
         """Binary cross-entropy of the label, weighted by `weight` where the log has it."""
@@ -258,7 +262,7 @@ class RankingModel(tfrs.Model):
         kept = [(v, v.numpy()) for v in [*denoiser.non_trainable_variables, *measured]]
         with tf.GradientTape(persistent=True) as tape:
             candidate, sequences, masks = self.ranker.embed(features)
-            sequences = self._denoise(denoiser, sequences, masks, features, True)
+            sequences = self._denoise(denoiser, candidate, sequences, masks, features, True)
             side = tf.add_n(denoiser.losses)
             logits = self.ranker.score(candidate, sequences, masks, features)
             main = self._ranking_loss(logits, features)
@@ -269,6 +273,7 @@ class RankingModel(tfrs.Model):
     def _denoise(
         self,
         denoiser: SequenceDenoiser,
+        candidate: Mapping[str, Tensor],
         sequences: Mapping[str, Any],
         masks: Mapping[str, Tensor],
         features: Mapping[str, Tensor],
@@ -282,9 +287,10 @@ class RankingModel(tfrs.Model):
         return denoiser(
             sequences,
             mask=masks,
-            sample_ids=features["user"],
+            sample_ids=features.get("user"),
             sample_weight=features.get("weight"),
             labels=labels,
+            candidate=candidate if "candidate" in _trusted(denoiser) else None,
             training=training,
         )
 
@@ -294,3 +300,8 @@ class RankingModel(tfrs.Model):
             predictions=logits,
             sample_weight=features.get("weight"),
         )
+
+
+def _trusted(denoiser: SequenceDenoiser) -> Sequence[str]:
+    trusted = denoiser.trusted
+    return [trusted] if isinstance(trusted, str) else trusted or []

@@ -61,10 +61,10 @@ def _learning_rate(config: RunConfig) -> Any:
     return tf.keras.optimizers.schedules.CosineDecay(settings.learning_rate, steps)
 
 
-def score(ranker: Ranker, dataset: tf.data.Dataset) -> npt.NDArray[np.float32]:
+def score(model: RankingModel, dataset: tf.data.Dataset) -> npt.NDArray[np.float32]:
     """Click probabilities `[rows]` of every row of a dataset, in its order."""
     with data_errors():
-        return np.concatenate([ranker.probabilities(batch).numpy() for batch in dataset])
+        return np.concatenate([model.probabilities(batch).numpy() for batch in dataset])
 
 
 class _GradientBalance(tf.keras.callbacks.Callback):
@@ -95,7 +95,7 @@ class _ValidationAuc(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         logs = {} if logs is None else logs
-        logs["valid_auc"] = auc(self._labels, score(self.model.ranker, self._dataset))
+        logs["valid_auc"] = auc(self._labels, score(self.model, self._dataset))
         logger.info(
             "%s: epoch %d, loss %.4f, valid AUC %.4f, %.0f s",
             self._run,
@@ -223,7 +223,7 @@ def train(
                 ],
             )
         model.load_weights(best).expect_partial()
-        scores = {split: score(model.ranker, scoring[split]) for split in ("valid", "test")}
+        scores = {split: score(model, scoring[split]) for split in ("valid", "test")}
         history = _history(fitted)
         metrics: dict[str, Any] = {
             "label": label,

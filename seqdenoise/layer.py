@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from seqdenoise.adversary import pgd_attack
+from seqdenoise.aligner import Aligner, Judged
 from seqdenoise.encoders import ViewEncoder, update_momentum_encoder
 from seqdenoise.health import MONITORED_ROWS, health_metrics, update_health
 from seqdenoise.inputs import events_and_mask, num_dimensions, row_vector, whole, whole_number_ids
@@ -39,9 +40,13 @@ class SequenceDenoiser(tf.keras.layers.Layer):
     (`triplet`, `simple`) are not divided. The gradient reaches whatever made the sequences, usually
     the host model's embeddings.
 
-    Outside training, and with `weight=0`, the layer does no work, adds no loss and draws no random
-    number. Its own randomness comes from `seed` and the step alone, so the host's initialisers,
-    dropout and shuffling are the same with and without it.
+    With `alignment`, `alignment_weight` times the mean transport cost of the aligned sequences
+    joins that mean, behind `weight` and the warm-up. With `trusted`, `keep_scores` says of every
+    event how well the trusted events of its row match it, and `gate` multiplies the events by that.
+
+    Outside training, and with `weight=0`, the layer does no work (unless it is a gate), adds no
+    loss and draws no random number. Its own randomness comes from `seed` and the step alone, so the
+    host's initialisers, dropout and shuffling are the same with and without it.
 
     Args:
         weight: Coefficient of the side loss, at least 0. At 0 the encoders are not trainable.
@@ -73,6 +78,22 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             that has parameters `temperature`, `labels` or `more_positives` gets those too.
         loss_options: Optional further keyword arguments of the loss, for instance `{"symmetric":
             True}`. A mapping from type to value in place of a value gives each type its own.
+        alignment: Optional optimal transport beside the loss. `"view"`: all rows' views A onto all
+            rows' views B, for each denoised sequence. `"type"`: the events of each noisy sequence
+            onto the trusted events of the same row, relaxed, so that an event which nothing
+            matches is left alone.
+        alignment_weight: Coefficient of the transport cost, at least 0; it counts times `weight`.
+        trusted: Optional type, or types, whose events are taken for signal (a purchase, a like),
+            excluded ones too; `"candidate"` for the item that is ranked. The denoised sequences of
+            all other types are the noisy ones, whose events are scored. All these must have the
+            same fields and dimensions: the comparison is of the events' own vectors.
+        transport: Optional options of the transport: `epsilon` (0.1), `relaxation` (0.3, of noisy
+            and trusted marginals alike), `num_iterations` (50), `tolerance` (None); see
+            `seqdenoise.transport.sinkhorn`.
+        gate: Whether to return the events of the noisy sequences times their keep scores, in
+            training and serving alike. The gate is then part of the model and of what is exported,
+            and a model with it does not start as the bare one. No gradient flows through the
+            scores.
         units: Length of the vectors.
         hidden_units: Width of the encoders' hidden layer.
         head_units: Length of what a projection head makes of the vectors for the loss alone
@@ -96,10 +117,13 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         sample_weight: Optional non-negative float `[B]` or `[B, 1]`, weights of the anchors.
         labels: Optional int `[B]` or `[B, 1]`, for losses that take labels. Rows of equal labels
             are each other's positives; a negative label is none.
+        candidate: float `[B, D]`, or a mapping from field to such: the vector of the item that is
+            ranked, with `trusted="candidate"` and only then.
         training: Whether to add the side loss.
 
     Returns:
-        `sequences`, unchanged.
+        `sequences`, unchanged; with `gate`, the noisy ones times their keep scores (padded slots as
+        they were).
 
     Raises:
         ValueError: An argument, a shape or a key does not fit, or nothing is left to denoise.
@@ -109,7 +133,10 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         `alignment`, `uniformity`, `effective_rank`, `valid_rate` (share of rows with a real event
         in both views), `false_negative_rate` (share of pairs dropped by `sample_ids` and
         `max_similarity`), with a debiased loss `clamped_rate` (share of anchors whose estimate is
-        at its floor) and with `learn_temperature` `temperature`. NaN in `evaluate`, where nothing
+        at its floor) and with `learn_temperature` `temperature`. With `alignment`, of the aligned
+        sequences, `transport_cost` and `marginal_error` (how far from solved, the largest in the
+        batch), and for `"type"` `keep_score` (mean) and `judged_rate` (share of rows with events on
+        both sides). NaN in `evaluate`, where nothing
         is measured; absent with `weight=0`.
 
     Example:
@@ -134,6 +161,11 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         types: Mapping[str, str] | None = None,
         loss: str | Callable[..., Tensor] = "info_nce",
         loss_options: Mapping[str, Any] | None = None,
+        alignment: str | None = None,
+        alignment_weight: float = 1.0,
+        trusted: str | Sequence[str] | None = None,
+        transport: Mapping[str, Any] | None = None,
+        gate: bool = False,
         units: int = 32,
         hidden_units: int = 64,
         head_units: int | None = None,
@@ -163,6 +195,11 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         self.types = dict(types or {})
         self.loss = loss
         self.loss_options = dict(loss_options or {})
+        self.alignment = alignment
+        self.alignment_weight = float(alignment_weight)
+        self.trusted = trusted if trusted is None or isinstance(trusted, str) else tuple(trusted)
+        self.transport = transport
+        self.gate = gate
         self.units = units
         self.hidden_units = hidden_units
         self.head_units = head_units
@@ -174,6 +211,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         # From the plain mappings: Keras wraps those that a layer keeps.
         self._objective = Objective(loss, dict(loss_options or {}))
         self._masking = Masking(masking, dropout, mutual_information)
+        self._aligner = Aligner(alignment, trusted, None if transport is None else dict(transport))
         self._check_arguments()
         self._temperature = (
             self._objective.default_temperature if temperature is None else float(temperature)
@@ -231,6 +269,16 @@ class SequenceDenoiser(tf.keras.layers.Layer):
                 f"`attack` must have `epsilon`, and may have {list(_ATTACK_OPTIONS)}",
                 self.attack,
             ),
+            (
+                self.alignment_weight >= 0,
+                "`alignment_weight` must be at least 0",
+                self.alignment_weight,
+            ),
+            (
+                self.trusted is not None or not self.gate,
+                "`gate` needs `trusted`, the types whose events are taken for signal",
+                f"gate={self.gate}, trusted={self.trusted}",
+            ),
             (self.warmup_steps >= 0, "`warmup_steps` must be at least 0", self.warmup_steps),
         ]
         for holds, expected, received in checks:
@@ -252,6 +300,9 @@ class SequenceDenoiser(tf.keras.layers.Layer):
                 f"Every sequence is of an excluded type, so nothing is left to denoise. "
                 f"Received: sequences {sorted(input_shape)}, exclude {list(self.exclude)}"
             )
+        self._types = {name: self._type(name) for name in sorted(input_shape)}
+        self._aligner.check(self._types, self._denoised, input_shape)
+        self._noisy = self._aligner.noisy(self._types, self._denoised)
         sizes: dict[str, int] = {}
         for name in self._denoised:
             self._masking.check(name, self._type(name), input_shape[name])
@@ -301,7 +352,11 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         further = ["clamped_rate"] if self._objective.declares("tau_plus") else []
         further += ["temperature"] if self.learn_temperature else []
         self._health = {
-            name: health_metrics(f"{self.name}/{name}", self.head_units or self.units, further)
+            name: health_metrics(
+                f"{self.name}/{name}",
+                self.head_units or self.units,
+                [*further, *self._alignment_metrics(name)],
+            )
             for name in (self._denoised if active else ())
         }
         self.step = self.add_weight(
@@ -316,6 +371,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         sample_ids: Tensor | None = None,
         sample_weight: Tensor | None = None,
         labels: Tensor | None = None,
+        candidate: Any = None,
         training: bool | None = None,
     ) -> Mapping[str, Any]:
         """Returns `sequences`; see the class."""
@@ -336,7 +392,11 @@ class SequenceDenoiser(tf.keras.layers.Layer):
                 "`labels` must be None with a loss that takes none; 'multi_positive' and 'triplet' "
                 f"do. Received: labels with loss {self._objective.name!r}"
             )
-        if training and self.weight > 0:
+        adds_loss = training and self.weight > 0
+        judged = {}
+        if self.gate or (adds_loss and self.alignment == "type"):
+            judged = self._judged(sequences, mask, candidate)
+        if adds_loss:
             rows = {
                 name: row_vector(name, x)
                 for name, x in (
@@ -344,8 +404,8 @@ class SequenceDenoiser(tf.keras.layers.Layer):
                 )
                 if x is not None
             }  # fmt: skip
-            self._add_side_loss(sequences, mask or {}, rows)
-        return sequences
+            self._add_side_loss(sequences, mask or {}, rows, judged)
+        return _gated(sequences, judged) if self.gate else sequences
 
     def encode(
         self, sequences: Mapping[str, Any], mask: Mapping[str, Tensor] | None = None
@@ -376,6 +436,40 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             vectors[name] = tf.where(not_empty, encoded, tf.zeros_like(encoded))
         return vectors
 
+    def keep_scores(
+        self,
+        sequences: Mapping[str, Any],
+        mask: Mapping[str, Tensor] | None = None,
+        candidate: Any = None,
+    ) -> dict[str, Tensor]:
+        """How well the trusted events of a row match each event of its noisy sequences.
+
+        Args:
+            sequences: As in a call.
+            mask: As in a call.
+            candidate: As in a call.
+
+        Returns:
+            Mapping from the name of each noisy sequence to scores `[B, L]` in [0, 1], float32 or
+            float64: 0 for noise and padding, 1 for a real event of a row without trusted events.
+            See `seqdenoise.transport.keep_scores`.
+
+        Raises:
+            ValueError: The layer has no `trusted`, or was not built yet.
+        """
+        if not self._aligner.trusted_types:
+            raise ValueError(
+                "`keep_scores` needs `trusted`, the types whose events are taken for signal. "
+                "Received: trusted=None"
+            )
+        if not self.built:
+            raise ValueError(
+                "`keep_scores` needs to know the sequences: call the denoiser on them first. "
+                "Received: a layer that is not built"
+            )
+        judged = self._judged(sequences, mask, candidate)
+        return {name: of_one.keep_scores for name, of_one in judged.items()}
+
     def compute_output_shape(self, input_shape: Any, **_: Any) -> Any:
         """The shapes of the sequences."""
         return input_shape
@@ -396,6 +490,11 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             "types": dict(self.types),
             "loss": self._objective.name,
             "loss_options": dict(self._objective.options),
+            "alignment": self.alignment,
+            "alignment_weight": self.alignment_weight,
+            "trusted": list(self.trusted) if isinstance(self.trusted, tuple) else self.trusted,
+            "transport": None if self.transport is None else dict(self.transport),
+            "gate": self.gate,
             "units": self.units,
             "hidden_units": self.hidden_units,
             "head_units": self.head_units,
@@ -408,6 +507,20 @@ class SequenceDenoiser(tf.keras.layers.Layer):
 
     def _type(self, name: str) -> str:
         return str(self.types.get(name, name))
+
+    def _alignment_metrics(self, name: str) -> tuple[str, ...]:
+        if self.alignment == "view":
+            return ("transport_cost", "marginal_error")
+        if self.alignment == "type" and name in self._noisy:
+            return ("transport_cost", "marginal_error", "keep_score", "judged_rate")
+        return ()
+
+    def _judged(
+        self, sequences: Mapping[str, Any], mask: Mapping[str, Tensor] | None, candidate: Any
+    ) -> dict[str, Judged]:
+        return self._aligner.event_transports(
+            sequences, mask or {}, candidate, self._types, self._denoised
+        )
 
     def _new_encoder(self, role: str, kind: str, size: int, *, trainable: bool) -> ViewEncoder:
         encoder = ViewEncoder(
@@ -427,6 +540,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         sequences: Mapping[str, Any],
         mask: Mapping[str, Tensor],
         rows: Mapping[str, Tensor],
+        judged: Mapping[str, Judged],
     ) -> None:
         for kind, keys in self._key_encoders.items():
             update_momentum_encoder(keys, self._encoders[kind], self._momentum)
@@ -439,12 +553,16 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         if self.warmup_steps:
             warmup = tf.minimum((tf.cast(step, tf.float32) + 1) / self.warmup_steps, 1.0)
         self.step.assign_add(1)
-        self.add_loss(self.weight * warmup * tf.add_n(shares) / len(shares))
+        side_loss = tf.add_n(shares) / len(shares)
+        if self.alignment == "type":
+            costs = [self._type_cost(name, of_one, rows) for name, of_one in judged.items()]
+            side_loss += self.alignment_weight * tf.add_n(costs) / len(costs)
+        self.add_loss(self.weight * warmup * side_loss)
 
     def _share(
         self, name: str, events: Any, mask: Tensor, rows: Mapping[str, Tensor], step: Tensor
     ) -> Tensor:
-        """The loss of one sequence over its chance level."""
+        """The loss of one sequence over its chance level, and the cost of aligning its views."""
         kind, objective = self._type(name), self._objective
         encoder, keys = self._encoders[kind], self._key_encoders.get(kind)
         seed = view_seed(self.seed, name, step)
@@ -506,7 +624,24 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             **means,
         )
         level = objective.chance_level(tf.reduce_sum(tf.cast(valid, loss.dtype)), queued)
-        return tf.cast(loss / level, tf.float32)
+        share = tf.cast(loss / level, tf.float32)
+        if self.alignment == "view":
+            weights = rows.get("sample_weight")
+            transport = self._aligner.view_transport(view_a, view_b, mask=valid, weights=weights)
+            share += self.alignment_weight * tf.cast(transport.cost, tf.float32)
+            self._health[name]["transport_cost"].update_state(transport.cost)
+            self._health[name]["marginal_error"].update_state(transport.marginal_error)
+        return share
+
+    def _type_cost(self, name: str, judged: Judged, rows: Mapping[str, Tensor]) -> Tensor:
+        """The mean cost of moving a noisy sequence's events onto the trusted ones."""
+        cost = judged.mean_cost(rows.get("sample_weight"))
+        health = self._health[name]
+        health["transport_cost"].update_state(cost)
+        health["marginal_error"].update_state(tf.reduce_max(judged.transport.marginal_error))
+        health["keep_score"].update_state(judged.mean_keep_score())
+        health["judged_rate"].update_state(tf.cast(judged.rows, tf.float32))
+        return tf.cast(cost, tf.float32)
 
     def _attacked(
         self,
@@ -539,3 +674,20 @@ class SequenceDenoiser(tf.keras.layers.Layer):
 
 def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+
+
+def _gated(sequences: Mapping[str, Any], judged: Mapping[str, Judged]) -> dict[str, Any]:
+    """The sequences, the real events of the judged ones times their keep scores."""
+
+    def gated(events: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
+        scores = tf.cast(scores, events.dtype)[..., tf.newaxis]
+        return tf.where(mask[..., tf.newaxis], events * scores, events)
+
+    return {
+        name: tf.nest.map_structure(
+            lambda x, of_one=judged[name]: gated(x, of_one.mask, of_one.keep_scores), events
+        )
+        if name in judged
+        else events
+        for name, events in sequences.items()
+    }

@@ -64,7 +64,7 @@ def exported(finished_ab, tmp_path_factory):
 
 @pytest.mark.parametrize("padding", [0, 7])
 def test_scores_are_bit_equal_in_a_process_without_seqdenoise(exported, config, tmp_path, padding):
-    from pipelines.export import load_ranker
+    from pipelines.export import load_model
     from pipelines.train import score
 
     run, target = exported
@@ -87,10 +87,10 @@ def test_scores_are_bit_equal_in_a_process_without_seqdenoise(exported, config, 
         text=True,
         env=serving_environment,
     )
-    _, features, ranker = load_ranker(run)
+    _, features, model = load_model(run)
     rows = len(raw["item"])
     dataset = features.dataset(path, label="is_click", batch_size=rows, max_length=8)
-    expected = score(ranker, dataset)
+    expected = score(model, dataset)
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), expected)
     # ... and these are the scores that the A/B was decided on.
     decided = pd.read_parquet(run / "scores.parquet")["score"]
