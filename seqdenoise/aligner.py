@@ -7,15 +7,15 @@ from typing import Any
 import tensorflow as tf
 
 from seqdenoise.inputs import events_and_mask, num_dimensions, whole
-from seqdenoise.numerics import Tensor, at_least_float32, masked_mean
-from seqdenoise.transport import Transport, event_transport, view_transport
-from seqdenoise.transport.alignment import scores_of
+from seqdenoise.judgement import Judgement
+from seqdenoise.numerics import Tensor, at_least_float32
+from seqdenoise.transport import Transport, view_transport
 from seqdenoise.transport.sinkhorn import check_options
 
 # In place of a type: the candidate item, which is no sequence.
 CANDIDATE = "candidate"
 _DEFAULTS: dict[str, Any] = {
-    "epsilon": 0.1, "relaxation": 0.3, "num_iterations": 50, "tolerance": None,
+    "epsilon": 0.1, "relaxation": 0.3, "num_iterations": 20, "tolerance": None, "looks": 2,
 }  # fmt: skip
 
 
@@ -27,7 +27,8 @@ class Aligner:
         alignment: `"view"`, `"type"` or None.
         trusted: Types that are taken for signal, or `CANDIDATE`; one alone may be a string. None
             for none.
-        transport: `epsilon`, `relaxation` (of events' marginals), `num_iterations`, `tolerance`.
+        transport: `epsilon`, `relaxation` (of events' marginals), `num_iterations`, `tolerance`,
+            `looks` (of `keep_scores`).
     """
 
     alignment: str | None
@@ -64,16 +65,20 @@ class Aligner:
         unknown = sorted(set(self.transport or {}) - set(_DEFAULTS))
         if unknown:
             raise ValueError(f"`transport` may have {sorted(_DEFAULTS)}. Received: {unknown}")
-        if "relaxation" in (self.transport or {}) and not trusted:
+        of_events = sorted({"relaxation", "looks"} & set(self.transport or {}))
+        if of_events and not trusted:
             raise ValueError(
-                "`transport` may have `relaxation` with `trusted` only: views are transported "
-                f"whole. Received: relaxation={self.options['relaxation']}"
+                "`transport` may have `relaxation` and `looks` with `trusted` only: views are "
+                f"transported whole. Received: {of_events}"
             )
         if self.options["relaxation"] is None:
             raise ValueError(
                 "`relaxation` must be above 0, or every event would be kept. Received: None"
             )
-        check_options(**self.options, mode="auto")
+        if self.options["looks"] not in (1, 2):
+            raise ValueError(f"`looks` must be 1 or 2. Received: {self.options['looks']}")
+        transport = {name: x for name, x in self.options.items() if name != "looks"}
+        check_options(**transport, mode="auto")
 
     def check(self, types: Mapping[str, str], denoised: Sequence[str], shapes: Any) -> None:
         """Checks that there are sequences to judge, and trusted ones that fit them.
@@ -124,18 +129,18 @@ class Aligner:
         self, view_a: Tensor, view_b: Tensor, *, mask: Tensor, weights: Tensor | None
     ) -> Transport:
         """Transport of a sequence's views A onto its views B; see `seqdenoise.transport`."""
-        options = {name: x for name, x in self.options.items() if name != "relaxation"}
+        options = {n: x for n, x in self.options.items() if n not in ("relaxation", "looks")}
         return view_transport(view_a, view_b, mask=mask, weights=weights, **options)
 
-    def event_transports(
+    def judge(
         self,
         sequences: Mapping[str, Any],
         mask: Mapping[str, Tensor],
         candidate: Any,
         types: Mapping[str, str],
         denoised: Sequence[str],
-    ) -> dict[str, "Judged"]:
-        """Transport of each noisy sequence's events onto the same row's trusted ones.
+    ) -> Judgement:
+        """Transports each noisy sequence's events onto the same row's trusted ones.
 
         Args:
             sequences: As the layer was called with.
@@ -145,7 +150,7 @@ class Aligner:
             denoised: Names of those that are denoised.
 
         Returns:
-            By name of the noisy sequence.
+            What the trusted events say of the noisy ones.
 
         Raises:
             ValueError: The candidate is trusted and not given, or given and not trusted.
@@ -155,57 +160,28 @@ class Aligner:
                 "`candidate` must be given if `trusted` names it, and only then. Received: trusted "
                 f"{list(self.trusted_types)}, candidate {'None' if candidate is None else 'given'}"
             )
-        sources = [(sequences[name], mask.get(name)) for name in self._trusted(types)]
+
+        def vectors(name: str, sequence: Any, real: Any) -> tuple[Tensor, Tensor]:
+            events, real = events_and_mask(name, sequence, real)
+            return at_least_float32(whole(events)), real
+
+        trusted = [vectors(name, sequences[name], mask.get(name)) for name in self._trusted(types)]
         if candidate is not None:
-            sources.append((candidate, None))
-        parts = [events_and_mask("trusted", *source) for source in sources]
-        first = at_least_float32(whole(parts[0][0]))
-        trusted = tf.concat([tf.cast(whole(events), first.dtype) for events, _ in parts], axis=1)
-        trusted_mask = tf.concat([real for _, real in parts], axis=1)
-        judged = {}
-        for name in self.noisy(types, denoised):
-            events, real = events_and_mask(name, sequences[name], mask.get(name))
-            transport = event_transport(
-                whole(events), trusted, mask=real, trusted_mask=trusted_mask, **self.options
-            )
-            judged[name] = Judged(transport, real, trusted_mask)
-        return judged
+            trusted.append(vectors(CANDIDATE, candidate, None))
+        noisy = {
+            name: vectors(name, sequences[name], mask.get(name))
+            for name in self.noisy(types, denoised)
+        }
+        return Judgement.of(
+            {name: events for name, (events, _) in noisy.items()},
+            {name: real for name, (_, real) in noisy.items()},
+            tf.concat([events for events, _ in trusted], axis=1),
+            tf.concat([real for _, real in trusted], axis=1),
+            **self.options,
+        )
 
     def _trusted(self, types: Mapping[str, str]) -> list[str]:
         return [name for name in sorted(types) if types[name] in self.trusted_types]
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The events of one noisy sequence, transported onto the trusted ones.
-
-    Attributes:
-        transport: One problem a row.
-        mask: bool `[B, L]`, True for a real event.
-        trusted_mask: bool `[B, M]`, True for a real trusted event.
-    """
-
-    transport: Transport
-    mask: Tensor
-    trusted_mask: Tensor
-
-    @property
-    def keep_scores(self) -> Tensor:
-        """Scores `[B, L]`; see `seqdenoise.transport.keep_scores`."""
-        return scores_of(self.transport, mask=self.mask, trusted_mask=self.trusted_mask)
-
-    @property
-    def rows(self) -> Tensor:
-        """Which rows have real events on both sides, bool `[B]`."""
-        return tf.reduce_any(self.mask, axis=1) & tf.reduce_any(self.trusted_mask, axis=1)
-
-    def mean_cost(self, weights: Tensor | None) -> Tensor:
-        """Mean transport cost of those rows, a scalar; `weights` are float `[B]`."""
-        return masked_mean(self.transport.cost, self.rows, weights)
-
-    def mean_keep_score(self) -> Tensor:
-        """Mean keep score of the real events of those rows, a scalar."""
-        return masked_mean(self.keep_scores, self.mask & self.rows[:, tf.newaxis])
 
 
 def _layout(name: str, shape: Any) -> tuple[tuple[str, int], ...]:

@@ -8,10 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 from seqdenoise.adversary import pgd_attack
-from seqdenoise.aligner import Aligner, Judged
+from seqdenoise.aligner import Aligner
 from seqdenoise.encoders import ViewEncoder, update_momentum_encoder
 from seqdenoise.health import MONITORED_ROWS, health_metrics, update_health
 from seqdenoise.inputs import events_and_mask, num_dimensions, row_vector, whole, whole_number_ids
+from seqdenoise.judgement import Judgement
 from seqdenoise.key_queue import KeyQueue
 from seqdenoise.learned_temperature import to_parameter, to_temperature
 from seqdenoise.losses import clamped_rate, info_nce_loss
@@ -88,8 +89,9 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             all other types are the noisy ones, whose events are scored. All these must have the
             same fields and dimensions: the comparison is of the events' own vectors.
         transport: Optional options of the transport: `epsilon` (0.1), `relaxation` (0.3, of noisy
-            and trusted marginals alike), `num_iterations` (50), `tolerance` (None); see
-            `seqdenoise.transport.sinkhorn`.
+            and trusted marginals alike), `num_iterations` (20), `tolerance` (None), see
+            `seqdenoise.transport.sinkhorn`; and `looks` (2): whether keep scores come from the
+            trusted events alone (1), or also from the noisy events that those match (2).
         gate: Whether to return the events of the noisy sequences times their keep scores, in
             training and serving alike. The gate is then part of the model and of what is exported,
             and a model with it does not start as the bare one. No gradient flows through the
@@ -135,9 +137,9 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         `max_similarity`), with a debiased loss `clamped_rate` (share of anchors whose estimate is
         at its floor) and with `learn_temperature` `temperature`. With `alignment`, of the aligned
         sequences, `transport_cost` and `marginal_error` (how far from solved, the largest in the
-        batch), and for `"type"` `keep_score` (mean) and `judged_rate` (share of rows with events on
-        both sides). NaN in `evaluate`, where nothing
-        is measured; absent with `weight=0`.
+        batch), and for `"type"` `transported_mass` (share of the events' mass that found a match)
+        and `judged_rate` (share of rows with events on both sides). NaN in `evaluate`, where
+        nothing is measured; absent with `weight=0`.
 
     Example:
         >>> denoiser = SequenceDenoiser(weight=0.1, seed=1)
@@ -393,9 +395,9 @@ class SequenceDenoiser(tf.keras.layers.Layer):
                 f"do. Received: labels with loss {self._objective.name!r}"
             )
         adds_loss = training and self.weight > 0
-        judged = {}
+        judgement = None
         if self.gate or (adds_loss and self.alignment == "type"):
-            judged = self._judged(sequences, mask, candidate)
+            judgement = self._judge(sequences, mask, candidate)
         if adds_loss:
             rows = {
                 name: row_vector(name, x)
@@ -404,8 +406,8 @@ class SequenceDenoiser(tf.keras.layers.Layer):
                 )
                 if x is not None
             }  # fmt: skip
-            self._add_side_loss(sequences, mask or {}, rows, judged)
-        return _gated(sequences, judged) if self.gate else sequences
+            self._add_side_loss(sequences, mask or {}, rows, judgement)
+        return _gated(sequences, judgement) if self.gate else sequences
 
     def encode(
         self, sequences: Mapping[str, Any], mask: Mapping[str, Tensor] | None = None
@@ -467,8 +469,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
                 "`keep_scores` needs to know the sequences: call the denoiser on them first. "
                 "Received: a layer that is not built"
             )
-        judged = self._judged(sequences, mask, candidate)
-        return {name: of_one.keep_scores for name, of_one in judged.items()}
+        return self._judge(sequences, mask, candidate).keep_scores()
 
     def compute_output_shape(self, input_shape: Any, **_: Any) -> Any:
         """The shapes of the sequences."""
@@ -512,15 +513,13 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         if self.alignment == "view":
             return ("transport_cost", "marginal_error")
         if self.alignment == "type" and name in self._noisy:
-            return ("transport_cost", "marginal_error", "keep_score", "judged_rate")
+            return ("transport_cost", "marginal_error", "transported_mass", "judged_rate")
         return ()
 
-    def _judged(
+    def _judge(
         self, sequences: Mapping[str, Any], mask: Mapping[str, Tensor] | None, candidate: Any
-    ) -> dict[str, Judged]:
-        return self._aligner.event_transports(
-            sequences, mask or {}, candidate, self._types, self._denoised
-        )
+    ) -> Judgement:
+        return self._aligner.judge(sequences, mask or {}, candidate, self._types, self._denoised)
 
     def _new_encoder(self, role: str, kind: str, size: int, *, trainable: bool) -> ViewEncoder:
         encoder = ViewEncoder(
@@ -540,7 +539,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         sequences: Mapping[str, Any],
         mask: Mapping[str, Tensor],
         rows: Mapping[str, Tensor],
-        judged: Mapping[str, Judged],
+        judgement: Judgement | None,
     ) -> None:
         for kind, keys in self._key_encoders.items():
             update_momentum_encoder(keys, self._encoders[kind], self._momentum)
@@ -554,8 +553,8 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             warmup = tf.minimum((tf.cast(step, tf.float32) + 1) / self.warmup_steps, 1.0)
         self.step.assign_add(1)
         side_loss = tf.add_n(shares) / len(shares)
-        if self.alignment == "type":
-            costs = [self._type_cost(name, of_one, rows) for name, of_one in judged.items()]
+        if self.alignment == "type" and judgement is not None:
+            costs = [self._type_cost(name, judgement, rows) for name in self._noisy]
             side_loss += self.alignment_weight * tf.add_n(costs) / len(costs)
         self.add_loss(self.weight * warmup * side_loss)
 
@@ -633,14 +632,15 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             self._health[name]["marginal_error"].update_state(transport.marginal_error)
         return share
 
-    def _type_cost(self, name: str, judged: Judged, rows: Mapping[str, Tensor]) -> Tensor:
+    def _type_cost(self, name: str, judgement: Judgement, rows: Mapping[str, Tensor]) -> Tensor:
         """The mean cost of moving a noisy sequence's events onto the trusted ones."""
-        cost = judged.mean_cost(rows.get("sample_weight"))
+        cost = judgement.mean_cost(name, rows.get("sample_weight"))
+        error = tf.reduce_max(judgement.transports[name].marginal_error)
         health = self._health[name]
         health["transport_cost"].update_state(cost)
-        health["marginal_error"].update_state(tf.reduce_max(judged.transport.marginal_error))
-        health["keep_score"].update_state(judged.mean_keep_score())
-        health["judged_rate"].update_state(tf.cast(judged.rows, tf.float32))
+        health["marginal_error"].update_state(error)
+        health["transported_mass"].update_state(judgement.mean_mass(name))
+        health["judged_rate"].update_state(tf.cast(judgement.rows(name), tf.float32))
         return tf.cast(cost, tf.float32)
 
     def _attacked(
@@ -676,18 +676,18 @@ def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
 
 
-def _gated(sequences: Mapping[str, Any], judged: Mapping[str, Judged]) -> dict[str, Any]:
+def _gated(sequences: Mapping[str, Any], judgement: Judgement | None) -> dict[str, Any]:
     """The sequences, the real events of the judged ones times their keep scores."""
-
-    def gated(events: Tensor, mask: Tensor, scores: Tensor) -> Tensor:
-        scores = tf.cast(scores, events.dtype)[..., tf.newaxis]
-        return tf.where(mask[..., tf.newaxis], events * scores, events)
-
-    return {
-        name: tf.nest.map_structure(
-            lambda x, of_one=judged[name]: gated(x, of_one.mask, of_one.keep_scores), events
-        )
-        if name in judged
-        else events
-        for name, events in sequences.items()
+    if judgement is None:
+        return dict(sequences)
+    factors = {
+        name: tf.where(judgement.masks[name], scores, tf.ones_like(scores))[..., tf.newaxis]
+        for name, scores in judgement.keep_scores().items()
     }
+
+    def gated(name: str, events: Any) -> Any:
+        if name not in factors:
+            return events
+        return tf.nest.map_structure(lambda x: x * tf.cast(factors[name], x.dtype), events)
+
+    return {name: gated(name, events) for name, events in sequences.items()}
