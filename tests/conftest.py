@@ -2,6 +2,8 @@ import os
 
 # Before TensorFlow loads: its start-up chatter hides a failing test's own output.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Before POT loads: as a reference it computes in NumPy's float64, and needs no TensorFlow backend.
+os.environ.setdefault("POT_BACKEND_DISABLE_TENSORFLOW", "1")
 
 import pytest
 import tensorflow as tf

@@ -11,7 +11,6 @@ from seqdenoise.transport.sinkhorn import (
     Transport,
     as_masses,
     check_options,
-    finish,
     solve_problem,
     without_gradients,
 )
@@ -89,15 +88,14 @@ def cosine_transport(
     def solve(x: Tensor, y: Tensor) -> tuple[tuple[Tensor, ...], Callable[..., Tensor]]:
         cost = 1 - tf.matmul(x, y, transpose_b=True)
         problem = Problem(cost, row_mass, column_mass, epsilon, relaxation)
-        solution, solvable, plan = solve_problem(problem, num_iterations, tolerance, mode)
+        transport, plan = solve_problem(problem, num_iterations, tolerance, mode)
         from_x = tf.matmul(plan, y)  # [..., n, d]
         from_y = tf.matmul(plan, x, transpose_a=True)  # [..., m, d]
-        total = tf.reduce_sum(plan * cost, axis=(-2, -1))
 
         def gradient(upstream: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
             upstream = upstream[..., tf.newaxis, tf.newaxis]
             return -upstream * from_x, -upstream * from_y
 
-        return tuple(finish(total, problem, solution, solvable, tolerance)), gradient
+        return tuple(transport), gradient
 
     return without_gradients(solve(x, y))

@@ -12,8 +12,14 @@ from seqdenoise.numerics import Tensor
 # two scalings and a kernel entry of up to the number of rows stay far below float32's e^88.
 _BLOCK = 10
 _MAX_LOG_SCALING = 30.0
-# A cost that spans this many epsilons leaves its kernel and both scalings inside the dtype's range.
+# Costs that span this many epsilons leave their kernel and both scalings inside the dtype's range.
 KERNEL_RANGE = {tf.float32: 60.0, tf.float64: 480.0}
+# What a scaling is the inverse of stays above this, times a mass above 1, and below its inverse: so
+# scalings and their products with masses are finite.
+_TINY = {tf.float32: 1e-36, tf.float64: 1e-306}
+# The smallest epsilon relative to the largest cost: a potential of that size, divided by epsilon,
+# is right to 2^-8 then, in both dtypes. Far below, rounding alone would decide the plan.
+_RESOLUTION = {tf.float32: 2.0**-16, tf.float64: 2.0**-45}
 
 
 class Problem(NamedTuple):
@@ -21,8 +27,8 @@ class Problem(NamedTuple):
 
     Attributes:
         cost: `[..., n, m]`, finite.
-        row_mass: `[..., n]`, at least 0, not all 0.
-        column_mass: `[..., m]`, at least 0, not all 0.
+        row_mass: `[..., n]`, at least 0; the schemes below want a total like the columns'.
+        column_mass: `[..., m]`, at least 0.
         epsilon: Strength of the entropic regularisation.
         relaxation: Strength of the marginals' penalty; None where they are constraints.
     """
@@ -34,11 +40,19 @@ class Problem(NamedTuple):
     relaxation: float | None
 
     @property
-    def damping(self) -> float:
-        """The exponent of a scaling update, 1 for hard marginals."""
-        if self.relaxation is None:
-            return 1.0
-        return self.relaxation / (self.relaxation + self.epsilon)
+    def rho(self) -> float:
+        """The relaxation, infinite for hard marginals."""
+        return math.inf if self.relaxation is None else self.relaxation
+
+    @property
+    def largest_cost(self) -> Tensor:
+        """`[..., 1]`, the largest absolute value of each problem's costs."""
+        return tf.reduce_max(tf.abs(self.cost), axis=(-2, -1))[..., tf.newaxis]
+
+    @property
+    def resolvable_epsilon(self) -> Tensor:
+        """`[..., 1]`, epsilon raised to what the rounding of each problem's costs lets it be."""
+        return tf.maximum(self.largest_cost * _RESOLUTION[self.cost.dtype], self.epsilon)
 
 
 class Solution(NamedTuple):
@@ -47,23 +61,31 @@ class Solution(NamedTuple):
     Attributes:
         row_potential: `[..., n]`.
         column_potential: `[..., m]`.
-        row_marginal: `[..., n]`, mass that the plan takes from each row.
-        column_marginal: `[..., m]`, mass that the plan brings to each column.
         num_iterations: int32 scalar.
     """
 
     row_potential: Tensor
     column_potential: Tensor
-    row_marginal: Tensor
-    column_marginal: Tensor
     num_iterations: Tensor
+
+
+def is_in_kernel_range(problem: Problem) -> Tensor:
+    """Bool scalar, whether the kernel mode is right for every problem."""
+    cost = problem.cost
+    # With 0, which is the cost of padding: neither a cost nor a difference of two is larger.
+    span = tf.reduce_max(tf.nn.relu(cost), axis=(-2, -1)) + tf.reduce_max(
+        tf.nn.relu(-cost), axis=(-2, -1)
+    )
+    # `not any above`: a NaN among the costs stays its own problem's affair.
+    return ~tf.reduce_any(span > KERNEL_RANGE[cost.dtype] * problem.epsilon)
 
 
 def marginal_error(problem: Problem, row_potential: Tensor, row_marginal: Tensor) -> Tensor:
     """L1 distance of the row marginal from what optimality asks, relative to the total mass.
 
     Optimality asks for `a` with hard marginals, and for `a exp(-f / relaxation)` with relaxed ones.
-    The column marginal meets its own condition after every iteration.
+    The column marginal meets its own condition after every iteration. Where rows and columns have
+    different totals, the total is their geometric mean.
 
     Args:
         problem: The problems.
@@ -73,45 +95,43 @@ def marginal_error(problem: Problem, row_potential: Tensor, row_marginal: Tensor
     Returns:
         `[...]`, at least 0.
     """
-    target = problem.row_mass
-    if problem.relaxation is not None:
-        target = target * tf.exp(-row_potential / problem.relaxation)
-    distance = tf.reduce_sum(tf.abs(row_marginal - target), axis=-1)
-    return distance / tf.reduce_sum(problem.row_mass, axis=-1)
+    a, b = problem.row_mass, problem.column_mass
+    target = a * tf.exp(-row_potential / problem.rho)
+    # Padding has a potential too, of any size.
+    distance = tf.where(a > 0, tf.abs(row_marginal - target), tf.zeros_like(a))
+    total = tf.sqrt(tf.reduce_sum(a, axis=-1)) * tf.sqrt(tf.reduce_sum(b, axis=-1))
+    return tf.math.divide_no_nan(tf.reduce_sum(distance, axis=-1), total)
 
 
 def kernel_iterations(problem: Problem, num_iterations: int, tolerance: float | None) -> Solution:
     """Iterates on scalings of `exp(-C / epsilon)`: two matrix-vector products an iteration.
 
-    Right as long as no cost exceeds `KERNEL_RANGE` times epsilon; silently wrong beyond.
+    Right as long as `is_in_kernel_range`. Beyond, the potentials are finite but wrong, which the
+    marginals of their plan show.
     """
     a, b, epsilon = problem.row_mass, problem.column_mass, problem.epsilon
-    kernel = tf.exp(-problem.cost / epsilon)
+    lowest, tiny = -KERNEL_RANGE[a.dtype] * epsilon, _TINY[a.dtype]
+    kernel = tf.exp(-tf.maximum(problem.cost, lowest) / epsilon)
+    smallest = tiny * tf.maximum(tf.reduce_sum(a, axis=-1, keepdims=True), 1)
 
     def update(product: Tensor) -> Tensor:
+        product = tf.clip_by_value(product, smallest, 1 / tiny)
         if problem.relaxation is None:
             return 1 / product
-        return tf.pow(product, -problem.damping)
+        return tf.pow(product, -_damping(problem, epsilon))
 
     def iterate(state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         u = update(state[2])
-        to_columns = tf.linalg.matvec(kernel, a * u, transpose_a=True)
-        v = update(to_columns)
-        return u, v, tf.linalg.matvec(kernel, b * v), to_columns
+        v = update(tf.linalg.matvec(kernel, a * u, transpose_a=True))
+        return u, v, tf.linalg.matvec(kernel, b * v)
 
     def error(state: tuple[Tensor, ...]) -> Tensor:
-        u, _, to_rows, _ = state
+        u, _, to_rows = state
         return marginal_error(problem, epsilon * tf.math.log(u), a * u * to_rows)
 
-    start = (tf.ones_like(a), tf.ones_like(b), tf.linalg.matvec(kernel, b), tf.ones_like(b))
-    (u, v, to_rows, to_columns), count = _loop(iterate, error, start, num_iterations, tolerance)
-    return Solution(
-        row_potential=epsilon * tf.math.log(u),
-        column_potential=epsilon * tf.math.log(v),
-        row_marginal=a * u * to_rows,
-        column_marginal=b * v * to_columns,
-        num_iterations=count,
-    )
+    start = (tf.ones_like(a), tf.ones_like(b), tf.linalg.matvec(kernel, b))
+    (u, v, _), count = _loop(iterate, error, start, num_iterations, tolerance)
+    return Solution(epsilon * tf.math.log(u), epsilon * tf.math.log(v), count)
 
 
 def stabilised_iterations(
@@ -119,26 +139,26 @@ def stabilised_iterations(
 ) -> Solution:
     """Iterates on scalings of `exp((f + g - C) / epsilon)`, absorbing them into `f` and `g`.
 
-    Epsilon comes down by halves from where the kernel domain is safe, ten iterations a stage, so
-    that the potentials are near before the kernel becomes sharp. Between two absorptions a scaling
-    moves by at most `e^30`: far from the solution that damps the update, at it nothing moves.
-    `num_iterations` are those at the final epsilon, rounded up to whole blocks of ten.
+    Each problem's epsilon comes down by halves from where the kernel domain is safe for it, ten
+    iterations a stage, so that the potentials are near before the kernel becomes sharp. Between two
+    absorptions a scaling moves by at most `e^30`: far from the solution that damps the update, at
+    it nothing moves. `num_iterations` are those at the final epsilon, rounded up to whole blocks of
+    ten.
 
     References:
         Schmitzer (2019), "Stabilized sparse scaling algorithms for entropy regularized transport
         problems", sections 3.1 and 3.2.
     """
-    a, b, cost, final = problem.row_mass, problem.column_mass, problem.cost, problem.epsilon
+    a, b, cost, rho = problem.row_mass, problem.column_mass, problem.cost, problem.rho
+    final = problem.resolvable_epsilon
     real = (a > 0)[..., :, tf.newaxis] & (b > 0)[..., tf.newaxis, :]
-    rho = math.inf if problem.relaxation is None else problem.relaxation
 
     def block(f: Tensor, g: Tensor, epsilon: Tensor) -> tuple[Tensor, ...]:
-        exponent = (f[..., :, tf.newaxis] + g[..., tf.newaxis, :] - cost) / epsilon
+        exponent = (f[..., :, tf.newaxis] + g[..., tf.newaxis, :] - cost) / epsilon[..., tf.newaxis]
         kernel = tf.where(real, tf.exp(exponent), tf.zeros_like(exponent))
-        damping = 1 / (1 + epsilon / rho)
 
         def update(potential: Tensor, product: Tensor, mass: Tensor) -> Tensor:
-            log = -potential / (rho + epsilon) - damping * tf.math.log(product)
+            log = -potential / (rho + epsilon) - _damping(problem, epsilon) * tf.math.log(product)
             log = tf.clip_by_value(log, -_MAX_LOG_SCALING, _MAX_LOG_SCALING)
             return tf.where(mass > 0, log, tf.zeros_like(log))
 
@@ -146,70 +166,65 @@ def stabilised_iterations(
             log_u = update(f, state[2], a)
             to_columns = tf.linalg.matvec(kernel, a * tf.exp(log_u), transpose_a=True)
             log_v = update(g, to_columns, b)
-            return log_u, log_v, tf.linalg.matvec(kernel, b * tf.exp(log_v)), to_columns
+            return log_u, log_v, tf.linalg.matvec(kernel, b * tf.exp(log_v))
 
-        start = (tf.zeros_like(a), tf.zeros_like(b), tf.linalg.matvec(kernel, b), tf.zeros_like(b))
-        (log_u, log_v, to_rows, to_columns), _ = _loop(iterate, None, start, _BLOCK, None)
-        return (
-            f + epsilon * log_u,
-            g + epsilon * log_v,
-            a * tf.exp(log_u) * to_rows,
-            b * tf.exp(log_v) * to_columns,
-            epsilon,
-        )
+        start = (tf.zeros_like(a), tf.zeros_like(b), tf.linalg.matvec(kernel, b))
+        (log_u, log_v, to_rows), _ = _loop(iterate, None, start, _BLOCK, None)
+        row_marginal = a * tf.exp(log_u) * to_rows
+        return f + epsilon * log_u, g + epsilon * log_v, row_marginal, epsilon
 
     def iterate(state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return block(state[0], state[1], tf.maximum(state[4] / 2, final))
+        return block(state[0], state[1], tf.maximum(state[3] / 2, final))
 
     def error(state: tuple[Tensor, ...]) -> Tensor:
-        f, _, row_marginal, _, epsilon = state
+        f, _, row_marginal, epsilon = state
         at_final = marginal_error(problem, f, row_marginal)
-        return tf.where(epsilon > final, tf.ones_like(at_final) * math.inf, at_final)
+        is_above = tf.squeeze(epsilon > final, axis=-1)
+        return tf.where(is_above, tf.ones_like(at_final) * math.inf, at_final)
 
-    largest = tf.reduce_max(tf.abs(cost))
-    coarse = tf.maximum(largest / KERNEL_RANGE[cost.dtype], tf.constant(final, cost.dtype))
-    stages = tf.cast(tf.math.ceil(tf.math.log(coarse / final) / math.log(2.0)), tf.int32)
-    start = (tf.zeros_like(a), tf.zeros_like(b), tf.zeros_like(a), tf.zeros_like(b), 2 * coarse)
-    state, blocks = _loop(
-        iterate, error, start, stages + max(-(-num_iterations // _BLOCK), 1), tolerance
-    )
-    f, g, row_marginal, column_marginal, _ = state
-    return Solution(f, g, row_marginal, column_marginal, blocks * _BLOCK)
+    coarse = tf.maximum(problem.largest_cost / KERNEL_RANGE[cost.dtype], final)
+    halvings = tf.math.ceil(tf.math.log(coarse / final) / math.log(2.0))
+    # NaN has no integer: one such problem would end the iterations of all.
+    halvings = tf.where(tf.math.is_finite(halvings), halvings, tf.zeros_like(halvings))
+    stages = tf.cast(tf.reduce_max(halvings), tf.int32)
+    start = (tf.zeros_like(a), tf.zeros_like(b), tf.zeros_like(a), 2 * coarse)
+    blocks = stages + max(-(-num_iterations // _BLOCK), 1)
+    (f, g, *_), count = _loop(iterate, error, start, blocks, tolerance)
+    return Solution(f, g, count * _BLOCK)
 
 
 def log_iterations(problem: Problem, num_iterations: int, tolerance: float | None) -> Solution:
     """Iterates on the potentials with log-sum-exps: right at any epsilon, but slow."""
-    cost, epsilon, damping = problem.cost, problem.epsilon, problem.damping
+    cost, epsilon = problem.cost, problem.resolvable_epsilon
+    strength = _damping(problem, epsilon) * epsilon
     log_a, log_b = (tf.math.log(mass) for mass in (problem.row_mass, problem.column_mass))
 
     def to_rows(g: Tensor) -> Tensor:
-        return tf.reduce_logsumexp(
-            log_b[..., tf.newaxis, :] + (g[..., tf.newaxis, :] - cost) / epsilon, axis=-1
-        )
+        scaled = (g[..., tf.newaxis, :] - cost) / epsilon[..., tf.newaxis]
+        return tf.reduce_logsumexp(log_b[..., tf.newaxis, :] + scaled, axis=-1)
 
     def to_columns(f: Tensor) -> Tensor:
-        return tf.reduce_logsumexp(
-            log_a[..., :, tf.newaxis] + (f[..., :, tf.newaxis] - cost) / epsilon, axis=-2
-        )
+        scaled = (f[..., :, tf.newaxis] - cost) / epsilon[..., tf.newaxis]
+        return tf.reduce_logsumexp(log_a[..., :, tf.newaxis] + scaled, axis=-2)
 
     def iterate(state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        f = -damping * epsilon * state[2]
-        log_columns = to_columns(f)
-        g = -damping * epsilon * log_columns
-        return f, g, to_rows(g), log_columns
-
-    def row_marginal(state: tuple[Tensor, ...]) -> Tensor:
-        return problem.row_mass * tf.exp(state[0] / epsilon + state[2])
+        f = -strength * state[2]
+        g = -strength * to_columns(f)
+        return f, g, to_rows(g)
 
     def error(state: tuple[Tensor, ...]) -> Tensor:
-        return marginal_error(problem, state[0], row_marginal(state))
+        f, _, log_rows = state
+        return marginal_error(problem, f, problem.row_mass * tf.exp(f / epsilon + log_rows))
 
     g = tf.zeros_like(problem.column_mass)
-    start = (tf.zeros_like(problem.row_mass), g, to_rows(g), g)
-    state, count = _loop(iterate, error, start, num_iterations, tolerance)
-    f, g, _, log_columns = state
-    column_marginal = problem.column_mass * tf.exp(g / epsilon + log_columns)
-    return Solution(f, g, row_marginal(state), column_marginal, count)
+    start = (tf.zeros_like(problem.row_mass), g, to_rows(g))
+    (f, g, _), count = _loop(iterate, error, start, num_iterations, tolerance)
+    return Solution(f, g, count)
+
+
+def _damping(problem: Problem, epsilon: float | Tensor) -> float | Tensor:
+    """The exponent of a scaling update, 1 for hard marginals."""
+    return 1 / (1 + epsilon / problem.rho)
 
 
 def _loop(

@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from seqdenoise.numerics import Tensor, at_least_float32
 from seqdenoise.transport.iterations import (
-    KERNEL_RANGE,
     Problem,
     Solution,
+    is_in_kernel_range,
     kernel_iterations,
     log_iterations,
     marginal_error,
@@ -20,6 +20,9 @@ Mode = Literal["auto", "kernel", "stabilised", "log"]
 
 # Without a tolerance, what an error must be below to count as converged.
 _CONVERGED = 1e-3
+# Keeps a plan finite whatever its potentials. A right plan needs more only where both masses that
+# an entry joins are below the exponential of minus this.
+_MAX_EXPONENT = {tf.float32: 80.0, tf.float64: 700.0}
 _SCHEMES: dict[str, Callable[[Problem, int, float | None], Solution]] = {
     "kernel": kernel_iterations,
     "stabilised": stabilised_iterations,
@@ -36,8 +39,9 @@ class Transport(NamedTuple):
         column_marginal: float `[..., m]`, mass that the plan brings to each column, `P^T 1`.
         row_potential: float `[..., n]`, in units of the cost.
         column_potential: float `[..., m]`, in units of the cost.
-        marginal_error: float `[...]`, L1 distance of the row marginal from what optimality asks,
-            relative to the rows' total mass.
+        marginal_error: float `[...]`, L1 distance of a marginal from what optimality asks, `a` or,
+            relaxed, `a exp(-f / rho)`, relative to the total mass: of the rows or of the columns,
+            whichever is larger.
         converged: bool `[...]`, whether that error is below the tolerance (0.001 without one). True
             for a problem without mass, whose plan is zero.
         num_iterations: int32 scalar.
@@ -115,7 +119,7 @@ def sinkhorn(
         >>> far = tf.constant([[0.0], [1.5]])
         >>> solved = sinkhorn(far, half, tf.constant([1.0]), epsilon=0.05, relaxation=0.3)
         >>> (solved.row_marginal / half).numpy().round(1).tolist()
-        [1.2000000476837158, 0.0]
+        [1.399999976158142, 0.0]
     """
     cost = at_least_float32(cost)
     check_options(epsilon, relaxation, num_iterations, tolerance, mode)
@@ -127,13 +131,12 @@ def sinkhorn(
     @tf.custom_gradient
     def solve(cost: Tensor) -> tuple[tuple[Tensor, ...], Callable[..., Tensor]]:
         problem = Problem(cost, row_mass, column_mass, epsilon, relaxation)
-        solution, solvable, plan = solve_problem(problem, num_iterations, tolerance, mode)
-        total = tf.reduce_sum(plan * cost, axis=(-2, -1))
+        transport, plan = solve_problem(problem, num_iterations, tolerance, mode)
 
         def gradient(upstream: Tensor, *_: Tensor) -> Tensor:
             return upstream[..., tf.newaxis, tf.newaxis] * plan
 
-        return tuple(finish(total, problem, solution, solvable, tolerance)), gradient
+        return tuple(transport), gradient
 
     return without_gradients(solve(cost))
 
@@ -210,64 +213,52 @@ def as_masses(
 
 def solve_problem(
     problem: Problem, num_iterations: int, tolerance: float | None, mode: str
-) -> tuple[Solution, Tensor, Tensor]:
-    """Solves problems that may be without mass.
+) -> tuple[Transport, Tensor]:
+    """Solves problems that may be without mass, and whose totals may differ.
 
     Returns:
-        The solution; bool `[...]`, which problems have mass; the plan `[..., n, m]`.
+        The result, no part of it with a gradient; the plan `[..., n, m]`.
     """
-    solvable = tf.reduce_any(problem.row_mass > 0, axis=-1)
-    solvable &= tf.reduce_any(problem.column_mass > 0, axis=-1)
+    a, b = problem.row_mass, problem.column_mass
+    solvable = tf.reduce_any(a > 0, axis=-1, keepdims=True)
+    solvable &= tf.reduce_any(b > 0, axis=-1, keepdims=True)
     # A problem without mass would divide by 0: it is given some, and its solution dropped.
-    safe = problem._replace(
-        row_mass=_where(solvable, problem.row_mass, 1.0),
-        column_mass=_where(solvable, problem.column_mass, 1.0),
+    even, row_shift, column_shift = _even(
+        problem._replace(
+            row_mass=tf.where(solvable, a, tf.ones_like(a)),
+            column_mass=tf.where(solvable, b, tf.ones_like(b)),
+        )
     )
 
     def solve(mode: str) -> Solution:
-        return _SCHEMES[mode](safe, num_iterations, tolerance)
+        return _SCHEMES[mode](even, num_iterations, tolerance)
 
     if mode == "auto":
-        limit = KERNEL_RANGE[problem.cost.dtype] * problem.epsilon
-        is_safe = tf.reduce_max(tf.abs(problem.cost)) <= limit
-        solution = Solution(*tf.cond(is_safe, lambda: solve("kernel"), lambda: solve("stabilised")))
+        is_safe = is_in_kernel_range(problem)
+        f, g, count = tf.cond(is_safe, lambda: solve("kernel"), lambda: solve("stabilised"))
     else:
-        solution = solve(mode)
-    f, g, row_marginal, column_marginal, count = solution
-    f, row_marginal = (
-        tf.where(problem.row_mass > 0, _where(solvable, x, 0.0), tf.zeros_like(x))
-        for x in (f, row_marginal)
+        f, g, count = solve(mode)
+    f = tf.where(solvable & (a > 0), f + row_shift, tf.zeros_like(f))
+    g = tf.where(solvable & (b > 0), g + column_shift, tf.zeros_like(g))
+    # All below is of the very plan that cost and gradient use, so that nothing goes unseen.
+    plan = _plan(problem, f, g)
+    row_marginal, column_marginal = tf.reduce_sum(plan, axis=-1), tf.reduce_sum(plan, axis=-2)
+    transposed = problem._replace(row_mass=b, column_mass=a)  # costs have no part in an error
+    error = tf.maximum(
+        marginal_error(problem, f, row_marginal), marginal_error(transposed, g, column_marginal)
     )
-    g, column_marginal = (
-        tf.where(problem.column_mass > 0, _where(solvable, x, 0.0), tf.zeros_like(x))
-        for x in (g, column_marginal)
-    )
-    return Solution(f, g, row_marginal, column_marginal, count), solvable, _plan(problem, f, g)
-
-
-def finish(
-    total: Tensor,
-    problem: Problem,
-    solution: Solution,
-    solvable: Tensor,
-    tolerance: float | None,
-) -> Transport:
-    """The result of solved problems, `total` being their transport cost."""
-    mass = _where(solvable, problem.row_mass, 1.0)
-    error = marginal_error(
-        problem._replace(row_mass=mass), solution.row_potential, solution.row_marginal
-    )
-    error = tf.where(solvable, error, tf.zeros_like(error))
-    return Transport(
-        cost=total,
-        row_marginal=solution.row_marginal,
-        column_marginal=solution.column_marginal,
-        row_potential=solution.row_potential,
-        column_potential=solution.column_potential,
+    error = tf.where(tf.squeeze(solvable, axis=-1), error, tf.zeros_like(error))
+    transport = Transport(
+        cost=tf.reduce_sum(plan * problem.cost, axis=(-2, -1)),
+        row_marginal=row_marginal,
+        column_marginal=column_marginal,
+        row_potential=f,
+        column_potential=g,
         marginal_error=error,
         converged=error < (_CONVERGED if tolerance is None else tolerance),
-        num_iterations=solution.num_iterations,
+        num_iterations=count,
     )
+    return transport, plan
 
 
 def without_gradients(results: tuple[Tensor, ...]) -> Transport:
@@ -276,11 +267,32 @@ def without_gradients(results: tuple[Tensor, ...]) -> Transport:
     return Transport(cost, *(tf.stop_gradient(x) for x in others))
 
 
+def _even(problem: Problem) -> tuple[Problem, Tensor, Tensor]:
+    """The same problem with masses of one total; what to add to its potentials, each `[..., 1]`.
+
+    With different totals the scalings would drift apart, out of any range. Relaxed, a problem does
+    not change when one mass is multiplied by what the other is divided by: `a b^T` is the same, and
+    the two penalties differ by amounts that cancel. With hard marginals there is no solution: rows
+    are then brought to the columns' total.
+    """
+    a, b = problem.row_mass, problem.column_mass
+    row_total = tf.reduce_sum(a, axis=-1, keepdims=True)
+    column_total = tf.reduce_sum(b, axis=-1, keepdims=True)
+    if problem.relaxation is None:
+        even = problem._replace(row_mass=a / row_total, column_mass=b / column_total)
+        shift = -problem.resolvable_epsilon * tf.math.log(row_total)
+        return even, shift, tf.zeros_like(shift)
+    ratio = tf.sqrt(row_total) / tf.sqrt(column_total)
+    even = problem._replace(row_mass=a / ratio, column_mass=b * ratio)
+    shift = problem.relaxation * tf.math.log(ratio)
+    return even, shift, -shift
+
+
 def _plan(problem: Problem, f: Tensor, g: Tensor) -> Tensor:
-    exponent = (f[..., :, tf.newaxis] + g[..., tf.newaxis, :] - problem.cost) / problem.epsilon
-    masses = problem.row_mass[..., :, tf.newaxis] * problem.column_mass[..., tf.newaxis, :]
-    return masses * tf.exp(exponent)
-
-
-def _where(solvable: Tensor, x: Tensor, otherwise: float) -> Tensor:
-    return tf.where(solvable[..., tf.newaxis], x, tf.ones_like(x) * otherwise)
+    exponent = f[..., :, tf.newaxis] + g[..., tf.newaxis, :] - problem.cost
+    exponent = exponent / problem.resolvable_epsilon[..., tf.newaxis]
+    exponent = tf.minimum(exponent, _MAX_EXPONENT[exponent.dtype])
+    # Not the product of the masses first: of two small ones it would be 0.
+    return (problem.row_mass[..., :, tf.newaxis] * tf.exp(exponent)) * problem.column_mass[
+        ..., tf.newaxis, :
+    ]
