@@ -1,16 +1,12 @@
 """The A/B: control and treatment over several seeds, compared on the test rows."""
 
 import json
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pandas as pd
 
 from pipelines.arms import train_arms
 from pipelines.config import RunConfig
+from pipelines.run_comparison import compare_runs
 from seqdenoise.data.atomic import atomic_file
-from seqdenoise.evaluation.compare import Comparison, compare
+from seqdenoise.evaluation.compare import Comparison
 from seqdenoise.evaluation.verdict import to_dict, to_markdown
 
 ARMS = {"control": False, "treatment": True}
@@ -36,7 +32,7 @@ def run_ab(config: RunConfig) -> Comparison:
     folder = config.folder / "ab"
     arms = {arm: config.with_denoiser(enabled) for arm, enabled in ARMS.items()}
     train_arms(arms, config.ab.seeds, folder / "runs")
-    comparison = compare_runs(folder, config)
+    comparison = compare_runs(folder / "runs", "control", "treatment", config)
     summary = {
         "label": config.model.label,
         "confidence": config.ab.confidence,
@@ -50,29 +46,3 @@ def run_ab(config: RunConfig) -> Comparison:
     with atomic_file(folder / "ab.md") as aside:
         aside.write_text(to_markdown(comparison), encoding="utf-8")
     return comparison
-
-
-def compare_runs(folder: Path, config: RunConfig) -> Comparison:
-    """Compares the finished runs of an A/B folder.
-
-    Args:
-        folder: The A/B folder.
-        config: The run: which seeds, and how the interval is made.
-
-    Returns:
-        The comparison.
-    """
-
-    def scores(arm: str) -> list[pd.DataFrame]:
-        runs = [folder / "runs" / f"{arm}-seed{seed}" for seed in config.ab.seeds]
-        return [pd.read_parquet(run / "scores.parquet") for run in runs]
-
-    tables: dict[str, Any] = {arm: scores(arm) for arm in ARMS}
-    rows = tables["control"][0]
-    return compare(
-        rows["label"].to_numpy(),
-        rows["user"].to_numpy(),
-        *(np.stack([frame["score"].to_numpy() for frame in tables[arm]]) for arm in ARMS),
-        num_resamples=config.ab.num_resamples,
-        confidence=config.ab.confidence,
-    )

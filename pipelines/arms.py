@@ -12,12 +12,14 @@ import pandas as pd
 
 from pipelines.config import ConfigError, RunConfig
 from pipelines.features import Features, fit_features
+from pipelines.run_comparison import compare_runs
 from pipelines.train import train
 from seqdenoise.data.atomic import atomic_file
 
 logger = logging.getLogger(__name__)
 
 _HEALTH = ("alignment", "uniformity", "effective_rank")
+CONTROL = "control"
 
 
 def _fingerprint(config: RunConfig) -> str:
@@ -88,15 +90,18 @@ def _row(run_folder: Path) -> dict[str, Any]:
 def run_arms(config: RunConfig) -> pd.DataFrame:
     """Trains the arms of a run file over its seeds and puts their figures side by side.
 
-    Writes one folder a run under `arms/runs/`, and the table as `arms/arms.csv`. The table is no
-    comparison: it has no intervals. `ab` gives those.
+    Writes one folder a run under `arms/runs/`, and the table as `arms/arms.csv`. An arm named
+    `control` is what the others are compared with, each on its own: the more arms, the likelier
+    that one of the intervals lies beside 0 by chance.
 
     Args:
         config: The run, with arms.
 
     Returns:
         One row an arm, means over the seeds: quality, the plug-in's health at the best epoch (means
-        over types), the ratio of its gradient on the embeddings to the ranking loss's.
+        over types), the ratio of its gradient on the embeddings to the ranking loss's. With a
+        control also, of each metric, its difference to the control's and the ends of the interval
+        over users and seeds.
 
     Raises:
         ConfigError: There are no arms, or the plug-in's options do not go together.
@@ -105,28 +110,41 @@ def run_arms(config: RunConfig) -> pd.DataFrame:
     if not config.arms:
         raise ConfigError("arms: expected at least one arm. Received: none")
     folder = config.folder / "arms"
-    train_arms({name: config.arm(name) for name in config.arms}, config.ab.seeds, folder / "runs")
+    runs = folder / "runs"
+    train_arms({name: config.arm(name) for name in config.arms}, config.ab.seeds, runs)
     rows = {
-        arm: pd.DataFrame(
-            [_row(folder / "runs" / f"{arm}-seed{seed}") for seed in config.ab.seeds]
-        ).mean()
+        arm: pd.DataFrame([_row(runs / f"{arm}-seed{seed}") for seed in config.ab.seeds]).mean()
         for arm in config.arms
     }
     table = pd.DataFrame(rows).T.rename_axis("arm")
+    if CONTROL in config.arms:
+        for arm in config.arms:
+            if arm == CONTROL:
+                continue
+            for metric in compare_runs(runs, CONTROL, arm, config).metrics:
+                for part in ("difference", "low", "high"):
+                    table.loc[arm, f"{metric.metric} {part}"] = getattr(metric, part)
     with atomic_file(folder / "arms.csv") as aside:
         table.to_csv(aside)
     return table
 
 
 def to_markdown(table: pd.DataFrame) -> str:
-    """The table as Markdown, figures rounded for reading."""
+    """The table as Markdown, figures rounded for reading, intervals behind their differences."""
     places = {"best epoch": 1, "effective rank": 1, "gradient ratio": 3}
     places |= {"alignment": 3, "uniformity": 3}
-    lines = [
-        "| arm | " + " | ".join(table.columns) + " |",
-        "| :--- |" + " ---: |" * len(table.columns),
-    ]
+
+    def cell(row: pd.Series, column: str) -> str:
+        if np.isnan(row[column]):
+            return ""
+        metric, _, part = column.rpartition(" ")
+        if part == "difference":
+            low, high = row[f"{metric} low"], row[f"{metric} high"]
+            return f"{row[column]:+.5f} ({low:+.5f} to {high:+.5f})"
+        return f"{row[column]:.{places.get(column, 5)}f}"
+
+    columns = [str(name) for name in table.columns if not str(name).endswith((" low", " high"))]
+    lines = ["| arm | " + " | ".join(columns) + " |", "| :--- |" + " ---: |" * len(columns)]
     for arm, row in table.iterrows():
-        cells = ["" if np.isnan(x) else f"{x:.{places.get(str(c), 5)}f}" for c, x in row.items()]
-        lines.append(f"| {arm} | " + " | ".join(cells) + " |")
+        lines.append(f"| {arm} | " + " | ".join(cell(row, column) for column in columns) + " |")
     return "\n".join(lines)

@@ -60,8 +60,8 @@ def objective(plan, cost, a, b, epsilon, relaxation=None):
     value = math.fsum(plan[i][j] * cost[i][j] for i, j in cells)
     value += epsilon * divergence([plan[i][j] for i, j in cells], [a[i] * b[j] for i, j in cells])
     if relaxation is not None:
-        value += relaxation * divergence([math.fsum(row) for row in plan], a)
-        value += relaxation * divergence([math.fsum(column) for column in zip(*plan)], b)
+        rows, columns = np.sum(plan, axis=1), np.sum(plan, axis=0)
+        value += relaxation * (divergence(rows, a) + divergence(columns, b))
     return value
 
 

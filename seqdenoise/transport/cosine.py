@@ -5,12 +5,15 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from seqdenoise.numerics import Tensor, at_least_float32, l2_normalize
-from seqdenoise.transport.iterations import KERNEL_RANGE, Problem
+from seqdenoise.transport.iterations import KERNEL_RANGE, Problem, Solution, kernel_scalings
 from seqdenoise.transport.sinkhorn import (
     Mode,
     Transport,
     as_masses,
     check_options,
+    even_masses,
+    finish,
+    of_mass,
     solve_problem,
     without_gradients,
 )
@@ -80,17 +83,17 @@ def cosine_transport(
         l2_normalize(tf.where(mass[..., tf.newaxis] > 0, vectors, tf.zeros_like(vectors)))[0]
         for vectors, mass in ((x, row_mass), (y, column_mass))
     )
+    is_in_range = KERNEL_RANGE[x.dtype] * epsilon >= _LARGEST_COST
     if mode == "auto":
-        is_safe = KERNEL_RANGE[x.dtype] * epsilon >= _LARGEST_COST
-        mode = "kernel" if is_safe else "stabilised"
+        mode = "kernel" if is_in_range else "stabilised"
 
     @tf.custom_gradient
     def solve(x: Tensor, y: Tensor) -> tuple[tuple[Tensor, ...], Callable[..., Tensor]]:
-        cost = 1 - tf.matmul(x, y, transpose_b=True)
-        problem = Problem(cost, row_mass, column_mass, epsilon, relaxation)
-        transport, plan = solve_problem(problem, num_iterations, tolerance, mode)
-        from_x = tf.matmul(plan, y)  # [..., n, d]
-        from_y = tf.matmul(plan, x, transpose_a=True)  # [..., m, d]
+        problem = Problem(
+            1 - tf.matmul(x, y, transpose_b=True), row_mass, column_mass, epsilon, relaxation
+        )
+        by_mode = _solve_by_kernel if mode == "kernel" and is_in_range else _solve_by_plan
+        transport, from_x, from_y = by_mode(x, y, problem, num_iterations, tolerance, mode)
 
         def gradient(upstream: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
             upstream = upstream[..., tf.newaxis, tf.newaxis]
@@ -99,3 +102,51 @@ def cosine_transport(
         return tuple(transport), gradient
 
     return without_gradients(solve(x, y))
+
+
+def _solve_by_plan(
+    x: Tensor,
+    y: Tensor,
+    problem: Problem,
+    num_iterations: int,
+    tolerance: float | None,
+    mode: str,
+) -> tuple[Transport, Tensor, Tensor]:
+    """The result, `P y [..., n, d]` and `P^T x [..., m, d]`."""
+    transport, plan = solve_problem(problem, num_iterations, tolerance, mode)
+    return transport, tf.matmul(plan, y), tf.matmul(plan, x, transpose_a=True)
+
+
+def _solve_by_kernel(
+    x: Tensor, y: Tensor, problem: Problem, num_iterations: int, tolerance: float | None, _: str
+) -> tuple[Transport, Tensor, Tensor]:
+    """The same with the kernel as the only `[..., n, m]` array.
+
+    The plan is its rows and columns scaled, and the cost of unit vectors follows from what the plan
+    brings to each.
+    """
+    epsilon = problem.epsilon
+    kernel = tf.exp(-problem.cost / epsilon)
+    even, row_shift, column_shift = even_masses(problem, epsilon)
+    u, v, _, count = kernel_scalings(kernel, even, num_iterations, tolerance)
+    # Rows were brought to the columns' total; with hard marginals, back to the columns' own.
+    masses = problem.column_mass if problem.relaxation is None else even.column_mass
+    rows, columns = of_mass(problem, even.row_mass * u, masses * v)
+    from_x = rows[..., tf.newaxis] * tf.matmul(kernel, columns[..., tf.newaxis] * y)
+    # Transposed by hand: the product with a transposed kernel is several times slower.
+    from_y = columns[..., tf.newaxis] * tf.linalg.matrix_transpose(
+        tf.matmul(rows[..., tf.newaxis] * x, kernel, transpose_a=True)
+    )
+    row_marginal = rows * tf.linalg.matvec(kernel, columns)
+    f, g = of_mass(
+        problem, epsilon * tf.math.log(u) + row_shift, epsilon * tf.math.log(v) + column_shift
+    )
+    transport = finish(
+        problem,
+        Solution(f, g, count),
+        cost=tf.reduce_sum(row_marginal, axis=-1) - tf.reduce_sum(x * from_x, axis=(-2, -1)),
+        row_marginal=row_marginal,
+        column_marginal=columns * tf.linalg.matvec(kernel, rows, transpose_a=True),
+        tolerance=tolerance,
+    )
+    return transport, from_x, from_y

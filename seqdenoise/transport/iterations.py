@@ -8,12 +8,15 @@ import tensorflow as tf
 
 from seqdenoise.numerics import Tensor
 
-# Iterations between two absorptions, and how far a scaling may move in between, as a logarithm:
-# two scalings and a kernel entry of up to the number of rows stay far below float32's e^88.
-_BLOCK = 10
-_MAX_LOG_SCALING = 30.0
 # Costs that span this many epsilons leave their kernel and both scalings inside the dtype's range.
 KERNEL_RANGE = {tf.float32: 60.0, tf.float64: 480.0}
+# Iterations between two absorptions, and how far a scaling may move in between, as a logarithm:
+# two scalings and a kernel entry of up to the number of rows stay far below float32's e^88 (e^709).
+_BLOCK = 10
+_MAX_LOG_SCALING = {dtype: limit / 2 for dtype, limit in KERNEL_RANGE.items()}
+# The first epsilon is the largest cost over this. From there, halving each time, scalings that move
+# by e^30 bring potentials as far as that cost.
+_DESCENT_FROM = 60.0
 # What a scaling is the inverse of stays above this, times a mass above 1, and below its inverse: so
 # scalings and their products with masses are finite.
 _TINY = {tf.float32: 1e-36, tf.float64: 1e-306}
@@ -109,9 +112,29 @@ def kernel_iterations(problem: Problem, num_iterations: int, tolerance: float | 
     Right as long as `is_in_kernel_range`. Beyond, the potentials are finite but wrong, which the
     marginals of their plan show.
     """
-    a, b, epsilon = problem.row_mass, problem.column_mass, problem.epsilon
-    lowest, tiny = -KERNEL_RANGE[a.dtype] * epsilon, _TINY[a.dtype]
+    epsilon = problem.epsilon
+    lowest = -KERNEL_RANGE[problem.cost.dtype] * epsilon
     kernel = tf.exp(-tf.maximum(problem.cost, lowest) / epsilon)
+    u, v, _, count = kernel_scalings(kernel, problem, num_iterations, tolerance)
+    return Solution(epsilon * tf.math.log(u), epsilon * tf.math.log(v), count)
+
+
+def kernel_scalings(
+    kernel: Tensor, problem: Problem, num_iterations: int, tolerance: float | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The scalings `u` and `v` of a kernel, with `P_ij = a_i u_i K_ij v_j b_j`.
+
+    Args:
+        kernel: `[..., n, m]`, `exp(-C / epsilon)`.
+        problem: The problems, whose cost is not read.
+        num_iterations: At most so many.
+        tolerance: See `sinkhorn`.
+
+    Returns:
+        `u [..., n]`, `v [..., m]`, `K (b v) [..., n]`, and the number of iterations.
+    """
+    a, b, epsilon = problem.row_mass, problem.column_mass, problem.epsilon
+    tiny = _TINY[a.dtype]
     smallest = tiny * tf.maximum(tf.reduce_sum(a, axis=-1, keepdims=True), 1)
 
     def update(product: Tensor) -> Tensor:
@@ -130,8 +153,8 @@ def kernel_iterations(problem: Problem, num_iterations: int, tolerance: float | 
         return marginal_error(problem, epsilon * tf.math.log(u), a * u * to_rows)
 
     start = (tf.ones_like(a), tf.ones_like(b), tf.linalg.matvec(kernel, b))
-    (u, v, _), count = _loop(iterate, error, start, num_iterations, tolerance)
-    return Solution(epsilon * tf.math.log(u), epsilon * tf.math.log(v), count)
+    (u, v, to_rows), count = _loop(iterate, error, start, num_iterations, tolerance)
+    return u, v, to_rows, count
 
 
 def stabilised_iterations(
@@ -139,18 +162,18 @@ def stabilised_iterations(
 ) -> Solution:
     """Iterates on scalings of `exp((f + g - C) / epsilon)`, absorbing them into `f` and `g`.
 
-    Each problem's epsilon comes down by halves from where the kernel domain is safe for it, ten
-    iterations a stage, so that the potentials are near before the kernel becomes sharp. Between two
-    absorptions a scaling moves by at most `e^30`: far from the solution that damps the update, at
-    it nothing moves. `num_iterations` are those at the final epsilon, rounded up to whole blocks of
-    ten.
+    Each problem's epsilon comes down by halves from a sixtieth of its largest cost, ten iterations
+    a stage, so that the potentials are near before the kernel becomes sharp. Between two
+    absorptions a scaling moves by at most `e^30` (float64: `e^240`): far from the solution that
+    damps the update, at it nothing moves. `num_iterations` are those at the final epsilon, rounded
+    up to whole blocks of ten.
 
     References:
         Schmitzer (2019), "Stabilized sparse scaling algorithms for entropy regularized transport
         problems", sections 3.1 and 3.2.
     """
     a, b, cost, rho = problem.row_mass, problem.column_mass, problem.cost, problem.rho
-    final = problem.resolvable_epsilon
+    final, limit = problem.resolvable_epsilon, _MAX_LOG_SCALING[cost.dtype]
     real = (a > 0)[..., :, tf.newaxis] & (b > 0)[..., tf.newaxis, :]
 
     def block(f: Tensor, g: Tensor, epsilon: Tensor) -> tuple[Tensor, ...]:
@@ -159,7 +182,7 @@ def stabilised_iterations(
 
         def update(potential: Tensor, product: Tensor, mass: Tensor) -> Tensor:
             log = -potential / (rho + epsilon) - _damping(problem, epsilon) * tf.math.log(product)
-            log = tf.clip_by_value(log, -_MAX_LOG_SCALING, _MAX_LOG_SCALING)
+            log = tf.clip_by_value(log, -limit, limit)
             return tf.where(mass > 0, log, tf.zeros_like(log))
 
         def iterate(state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -182,7 +205,7 @@ def stabilised_iterations(
         is_above = tf.squeeze(epsilon > final, axis=-1)
         return tf.where(is_above, tf.ones_like(at_final) * math.inf, at_final)
 
-    coarse = tf.maximum(problem.largest_cost / KERNEL_RANGE[cost.dtype], final)
+    coarse = tf.maximum(problem.largest_cost / _DESCENT_FROM, final)
     halvings = tf.math.ceil(tf.math.log(coarse / final) / math.log(2.0))
     # NaN has no integer: one such problem would end the iterations of all.
     halvings = tf.where(tf.math.is_finite(halvings), halvings, tf.zeros_like(halvings))

@@ -219,16 +219,7 @@ def solve_problem(
     Returns:
         The result, no part of it with a gradient; the plan `[..., n, m]`.
     """
-    a, b = problem.row_mass, problem.column_mass
-    solvable = tf.reduce_any(a > 0, axis=-1, keepdims=True)
-    solvable &= tf.reduce_any(b > 0, axis=-1, keepdims=True)
-    # A problem without mass would divide by 0: it is given some, and its solution dropped.
-    even, row_shift, column_shift = _even(
-        problem._replace(
-            row_mass=tf.where(solvable, a, tf.ones_like(a)),
-            column_mass=tf.where(solvable, b, tf.ones_like(b)),
-        )
-    )
+    even, row_shift, column_shift = even_masses(problem, problem.resolvable_epsilon)
 
     def solve(mode: str) -> Solution:
         return _SCHEMES[mode](even, num_iterations, tolerance)
@@ -238,18 +229,53 @@ def solve_problem(
         f, g, count = tf.cond(is_safe, lambda: solve("kernel"), lambda: solve("stabilised"))
     else:
         f, g, count = solve(mode)
-    f = tf.where(solvable & (a > 0), f + row_shift, tf.zeros_like(f))
-    g = tf.where(solvable & (b > 0), g + column_shift, tf.zeros_like(g))
-    # All below is of the very plan that cost and gradient use, so that nothing goes unseen.
+    f, g = of_mass(problem, f + row_shift, g + column_shift)
     plan = _plan(problem, f, g)
-    row_marginal, column_marginal = tf.reduce_sum(plan, axis=-1), tf.reduce_sum(plan, axis=-2)
-    transposed = problem._replace(row_mass=b, column_mass=a)  # costs have no part in an error
+    transport = finish(
+        problem,
+        Solution(f, g, count),
+        cost=tf.reduce_sum(plan * problem.cost, axis=(-2, -1)),
+        row_marginal=tf.reduce_sum(plan, axis=-1),
+        column_marginal=tf.reduce_sum(plan, axis=-2),
+        tolerance=tolerance,
+    )
+    return transport, plan
+
+
+def is_solvable(problem: Problem) -> Tensor:
+    """Which problems have mass on both sides, bool `[..., 1]`."""
+    a, b = problem.row_mass, problem.column_mass
+    rows = tf.reduce_any(a > 0, axis=-1, keepdims=True)
+    return rows & tf.reduce_any(b > 0, axis=-1, keepdims=True)
+
+
+def of_mass(problem: Problem, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Values of rows `[..., n]` and columns `[..., m]`, 0 where there is no mass to move."""
+    solvable = is_solvable(problem)
+    return (
+        tf.where(solvable & (problem.row_mass > 0), rows, tf.zeros_like(rows)),
+        tf.where(solvable & (problem.column_mass > 0), columns, tf.zeros_like(columns)),
+    )
+
+
+def finish(
+    problem: Problem,
+    solution: Solution,
+    *,
+    cost: Tensor,
+    row_marginal: Tensor,
+    column_marginal: Tensor,
+    tolerance: float | None,
+) -> Transport:
+    """The result, with the error of the very plan that cost, marginals and gradient are of."""
+    f, g, count = solution
+    transposed = problem._replace(row_mass=problem.column_mass, column_mass=problem.row_mass)
     error = tf.maximum(
         marginal_error(problem, f, row_marginal), marginal_error(transposed, g, column_marginal)
     )
-    error = tf.where(tf.squeeze(solvable, axis=-1), error, tf.zeros_like(error))
-    transport = Transport(
-        cost=tf.reduce_sum(plan * problem.cost, axis=(-2, -1)),
+    error = tf.where(tf.squeeze(is_solvable(problem), axis=-1), error, tf.zeros_like(error))
+    return Transport(
+        cost=cost,
         row_marginal=row_marginal,
         column_marginal=column_marginal,
         row_potential=f,
@@ -258,7 +284,6 @@ def solve_problem(
         converged=error < (_CONVERGED if tolerance is None else tolerance),
         num_iterations=count,
     )
-    return transport, plan
 
 
 def without_gradients(results: tuple[Tensor, ...]) -> Transport:
@@ -267,20 +292,25 @@ def without_gradients(results: tuple[Tensor, ...]) -> Transport:
     return Transport(cost, *(tf.stop_gradient(x) for x in others))
 
 
-def _even(problem: Problem) -> tuple[Problem, Tensor, Tensor]:
+def even_masses(problem: Problem, epsilon: float | Tensor) -> tuple[Problem, Tensor, Tensor]:
     """The same problem with masses of one total; what to add to its potentials, each `[..., 1]`.
 
+    A problem without mass would divide by 0: it is given some, and its solution has to be dropped.
     With different totals the scalings would drift apart, out of any range. Relaxed, a problem does
     not change when one mass is multiplied by what the other is divided by: `a b^T` is the same, and
     the two penalties differ by amounts that cancel. With hard marginals there is no solution: rows
     are then brought to the columns' total.
     """
-    a, b = problem.row_mass, problem.column_mass
+    solvable = is_solvable(problem)
+    a, b = (
+        tf.where(solvable, mass, tf.ones_like(mass))
+        for mass in (problem.row_mass, problem.column_mass)
+    )
     row_total = tf.reduce_sum(a, axis=-1, keepdims=True)
     column_total = tf.reduce_sum(b, axis=-1, keepdims=True)
     if problem.relaxation is None:
         even = problem._replace(row_mass=a / row_total, column_mass=b / column_total)
-        shift = -problem.resolvable_epsilon * tf.math.log(row_total)
+        shift = -epsilon * tf.math.log(row_total)
         return even, shift, tf.zeros_like(shift)
     ratio = tf.sqrt(row_total) / tf.sqrt(column_total)
     even = problem._replace(row_mass=a / ratio, column_mass=b * ratio)

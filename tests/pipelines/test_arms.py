@@ -75,6 +75,13 @@ def test_the_table_has_a_line_an_arm_and_keeps_finished_runs(config, tmp_path, m
     assert np.isnan(table["alignment"]["control"])
     assert 0 < table["alignment"]["moco"] < 4
     assert table["gradient ratio"]["moco"] > 0
+    # The difference to the control, with its interval.
+    difference = table["test AUC"]["moco"] - table["test AUC"]["control"]
+    np.testing.assert_allclose(table["AUC difference"]["moco"], difference, rtol=1e-9)
+    assert table["AUC low"]["moco"] < difference < table["AUC high"]["moco"]
+    assert np.isnan(table["GAUC difference"]["control"])
+    interval = "{AUC difference:+.5f} ({AUC low:+.5f} to {AUC high:+.5f})"
+    assert interval.format(**table.loc["moco"]) in arms.to_markdown(table)
     markdown = arms.to_markdown(table).splitlines()
     assert markdown[2].startswith("| control | 0.")
     assert markdown[2].count("|") == markdown[0].count("|") == markdown[1].count("|")
