@@ -146,6 +146,45 @@ def arms(run_file: RunFile, folder: Folder = None) -> None:
 
 
 @app.command()
+def denoising(
+    run_file: RunFile,
+    folder: Folder = None,
+    users: Annotated[int, typer.Option(min=1, help="Users of the simulated logs.")] = 2000,
+    items: Annotated[int, typer.Option(min=10, help="Items of the simulated logs.")] = 2000,
+    noise_rate: Annotated[
+        list[float] | None,
+        typer.Option(help="Share of noise; may be repeated. By default 0.1, 0.3, 0.5 and 0.7."),
+    ] = None,
+) -> None:
+    """Measure keep scores on simulated logs, whose noise is known, before and after training."""
+    from pipelines.denoising_study import NOISE_RATES, denoising_study, to_markdown
+
+    with _one_clear_error():
+        table = denoising_study(
+            load_run_config(run_file, folder),
+            noise_rates=noise_rate or NOISE_RATES,
+            num_users=users,
+            num_items=items,
+        )
+    print(to_markdown(table))
+
+
+@app.command()
+def inspect(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)],
+    output: Annotated[Path, typer.Argument(help="Where to write.", show_default=False)],
+    split: Annotated[str, typer.Option(help="Which rows: train, valid or test.")] = "test",
+    users: Annotated[int, typer.Option(min=1, help="Users of each kind on the page.")] = 3,
+) -> None:
+    """Write the keep score of every event of a split, and a page that shows what was denoised."""
+    from pipelines.inspection.job import inspect
+
+    with _one_clear_error():
+        inspect(run, output, split=split, num_users=users)
+    print(output / "report.html")
+
+
+@app.command()
 def ab(run_file: RunFile, folder: Folder = None) -> None:
     """Train control and treatment over the seeds and give the verdict."""
     from pipelines.ab import run_ab

@@ -19,7 +19,7 @@ from seqdenoise.errors import DataError
 
 logger = logging.getLogger(__name__)
 
-_BATCH_ROWS = 2048
+_BATCH_ROWS = 1024
 
 
 class RowCounts(NamedTuple):

@@ -152,7 +152,7 @@ def _distances(distances: Sequence[BeforeAfter]) -> str:
     if not known:
         return "<p>No user drawn has events of both types.</p>"
     rows = "".join(map(_distance_rows, known))
-    drawing = to_svg(distance_figure(known), "The distances of the table beside it")
+    drawing = to_svg(distance_figure(known), "The distances that the table lists")
     return (
         f'<div class="panels"><figure>{drawing}</figure>'
         '<table><thead><tr><th></th><th class="number">before</th><th class="number">after</th>'
@@ -184,7 +184,7 @@ def _events(title: str, events: Sequence[Event]) -> str:
     span = f"{days[0]} to {days[-1]}" if days else ""
     listed = "".join(map(_event, events))
     return (
-        f'<h4>{_text(title)}<span class="muted days">{_text(span)}</span></h4>'
+        f'<h4>{_text(title)} <span class="muted days">{_text(span)}</span></h4>'
         f'<ul class="events">{listed}</ul>'
     )
 
@@ -209,7 +209,7 @@ def _history(history: History) -> str:
     )
     shown = f"{history.moment} UTC" if history.moment else ""
     return (
-        f'<article class="history"><h3>user {_text(history.user)}'
+        f'<article class="history"><h3>user {_text(history.user)} '
         f'<span class="muted days">{_text(shown)}</span></h3>'
         f'<div class="sides"><div>{left}</div><div>{right}</div></div></article>'
     )

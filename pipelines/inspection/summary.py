@@ -139,11 +139,7 @@ def summarise(
             continue
         is_noise = np.full(len(frame), np.int8(UNKNOWN))
         if truth is not None:
-            is_noise = truth.of(
-                frame.drop(columns="timestamp", errors="ignore").rename(
-                    columns={"event_timestamp": "timestamp"}
-                )
-            )
+            is_noise = truth.of(frame.rename(columns={"event_timestamp": "timestamp"}))
         for kind in types:
             chosen = (frame["type"] == kind).to_numpy()
             scores = frame["keep_score"].to_numpy(np.float32)[chosen]

@@ -44,7 +44,7 @@ class Transport(NamedTuple):
             whichever is larger.
         converged: bool `[...]`, whether that error is below the tolerance (0.001 without one). True
             for a problem without mass, whose plan is zero.
-        num_iterations: int32 scalar.
+        num_iterations: int32 scalar, those of a descent in epsilon included.
     """
 
     cost: Tensor
@@ -89,16 +89,17 @@ def sinkhorn(
         column_mass: float `[m]` or `[B, m]`, at least 0: `b`. Without `relaxation` its total must
             equal that of `row_mass`, or there is no solution and the problem does not converge.
         epsilon: Above 0, in units of the cost. Smaller is nearer to unregularised transport, and
-            slower to converge.
+            slower to converge. What is below 2^-16 (float64: 2^-45) of a problem's largest cost is
+            raised to that: rounding alone would decide the plan.
         relaxation: Above 0, in units of the cost: `rho`. None for hard marginals.
         num_iterations: At least 1; updates of both potentials.
         tolerance: Above 0: stop as soon as every problem's `marginal_error` is below it, at the
             latest after `num_iterations`. None for exactly `num_iterations`.
-        mode: `"kernel"`: scalings of `exp(-C / epsilon)`, fastest, and wrong where a cost exceeds
-            60 epsilon (float64: 480). `"stabilised"`: scalings absorbed into the potentials every
-            ten iterations, after a descent in epsilon of ten iterations a halving that
-            `num_iterations` does not count. `"log"`: log-sum-exps, the slow reference. `"auto"`:
-            kernel where it is safe, else stabilised.
+        mode: `"kernel"`: scalings of `exp(-C / epsilon)`, fastest, and wrong where 0 and the costs
+            span more than 60 epsilon (float64: 480). `"stabilised"`: scalings absorbed into the
+            potentials every ten iterations, after a descent in epsilon of ten iterations a halving
+            that `num_iterations` does not count. `"log"`: log-sum-exps, the slow reference.
+            `"auto"`: kernel where it is safe, else stabilised.
 
     Returns:
         The solved problems, in the dtype of `cost`.

@@ -265,6 +265,7 @@ def test_ratios_are_of_medians_and_ranges_of_rounds(monkeypatch):
     assert rows["rival"]["seconds"] == 4
     assert rows["rival"]["ratio"] == 2  # medians 4 and 2
     assert rows["rival"]["ratio_range"] == [0.5, 6]  # 2 / 4 in the last round, 6 / 1 in the first
+    assert rows["rival"]["fastest_ratio"] == 2  # 2 and 1
     assert rows["rival"]["gradient_difference"] == 0.25
     assert rows["rival"]["first_call_seconds"] == 9
     assert rows["broken"] == {"error": "ImportError: too new"}

@@ -76,7 +76,7 @@ def test_any_costs_and_masses(options, cost, exponent, a, b, total, padding):
         np.testing.assert_allclose(plan[i].sum(axis=1), asked[0], atol=tolerance)
         np.testing.assert_allclose(plan[i].sum(axis=0), asked[1], atol=tolerance)
         if rho is None or cost[i][real[i]].max() < rho:
-            assert plan[i].sum() > 0.1 * tolerance
+            assert plan[i].sum() > 0
 
 
 @functools.cache
