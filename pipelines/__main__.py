@@ -29,6 +29,8 @@ app = typer.Typer(
 )
 sources = typer.Typer(help="Published logs to event, impression and history tables.")
 app.add_typer(sources, name="import", no_args_is_help=True)
+benchmarks = typer.Typer(help="Our kernels beside those of others.")
+app.add_typer(benchmarks, name="bench", no_args_is_help=True)
 
 RunFile = Annotated[Path, typer.Argument(help="The YAML run file.", show_default=False)]
 Folder = Annotated[
@@ -210,6 +212,25 @@ def export(
 
     with _one_clear_error():
         export(run, output)
+
+
+@benchmarks.command()
+def transport(
+    sizes: Annotated[
+        str, typer.Option(help="Comma-separated: 512 (square) or 512x50x50 (512 problems).")
+    ] = "512,1024,2048,4096,512x50x50",
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each solver at each size.")] = 5,
+    memory: Annotated[bool, typer.Option(help="Measure memory too.")] = True,
+    output: Annotated[
+        Path | None, typer.Option(help="JSON file of all figures.", show_default=False)
+    ] = None,
+) -> None:
+    """Time our Sinkhorn solver beside POT, OTT-JAX and GeomLoss, whichever are installed."""
+    from pipelines.bench_transport import bench_transport, to_markdown
+
+    with _one_clear_error():
+        report = bench_transport(sizes.split(","), rounds=rounds, memory=memory, output=output)
+    print(to_markdown(report))
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def keep_score_histogram(summary: TypeSummary) -> Figure:
     axes.set_ylim(0, None)
     axes.set_xlabel("keep score", fontsize=9)
     axes.yaxis.set_major_locator(MaxNLocator(4))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.0%}"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{100 * y:.3g}%"))
     figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=9)
     return figure
 
