@@ -180,10 +180,11 @@ def inspect(
 ) -> None:
     """Write the keep score of every event of a split, and a page that shows what was denoised."""
     from pipelines.inspection.job import inspect
+    from pipelines.inspection.page import headline
 
     with _one_clear_error():
-        inspect(run, output, split=split, num_users=users)
-    print(output / "report.html")
+        inspection = inspect(run, output, split=split, num_users=users)
+    print(headline(inspection))
 
 
 @app.command()

@@ -122,7 +122,7 @@ class DenoiserConfig(_Section):
     positives: Literal["views", "same_label", "same_positive_label"] = "views"
     exclude: list[str] = ["search"]
     alignment: Literal["view", "type"] | None = None
-    alignment_weight: float = Field(default=1.0, ge=0)
+    alignment_weight: float | None = Field(default=None, ge=0)
     trusted: str | list[str] | None = None
     transport: dict[str, int | float | None] | None = None
     gate: bool = False

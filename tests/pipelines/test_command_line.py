@@ -38,16 +38,26 @@ def test_help_lists_the_jobs_and_legacy_keras_is_chosen_for_the_process():
     env = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
     result = pipelines("--help", env=env)
     assert result.returncode == 0
-    for job in ("simulate", "import", "prepare", "audit", "train", "ab", "export"):
+    for job in (
+        "simulate", "import", "prepare", "audit", "train", "arms", "ab", "export",
+        "inspect", "denoising", "bench",
+    ):  # fmt: skip
         assert job in result.stdout
 
 
-def test_prepare_audit_train_and_export(log, tmp_path):
+def test_prepare_audit_train_inspect_and_export(log, tmp_path):
     assert pipelines("prepare", log).returncode == 0
     audit = pipelines("audit", log)
     assert audit.returncode == 0, audit.stderr
     assert "no violations" in audit.stdout
+    content = yaml.safe_load(log.read_text())
+    content["denoiser"]["trusted"] = "search"
+    log.write_text(yaml.safe_dump(content))
     assert pipelines("train", log, "--output", tmp_path / "one", "--seed", 3).returncode == 0
+    inspected = pipelines("inspect", tmp_path / "one", tmp_path / "inspected")
+    assert inspected.returncode == 0, inspected.stderr
+    assert "of click events" in inspected.stdout
+    assert (tmp_path / "inspected" / "report.html").is_file()
     assert pipelines("export", tmp_path / "one", tmp_path / "model").returncode == 0
     assert (tmp_path / "model" / "saved_model.pb").is_file()
 

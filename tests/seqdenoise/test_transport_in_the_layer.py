@@ -94,6 +94,13 @@ def row_problems(call, name, trusted):
             yield row, cost, solved[0]
 
 
+@pytest.mark.parametrize(("option", "default"), [("view", 0.1), ("type", 1.0)])
+def test_the_default_weight_is_that_of_the_alignment(option, default):
+    call = batch(option)
+    explicit = step(make(option, alignment_weight=default), call)[0]
+    assert float(step(make(option), call)[0]) == float(explicit)
+
+
 def metrics_of(denoiser):
     return {metric.name: float(metric.result()) for metric in denoiser.metrics}
 
@@ -386,7 +393,7 @@ def test_arguments_that_do_not_go_together_are_named():
         ({"trusted": "buy", "transport": {"relaxation": None}}, "`relaxation` must be above 0"),
         ({"trusted": "buy", "transport": {"epsilon": 0}}, "`epsilon` must be above 0. Received: 0"),
         ({"trusted": "buy", "transport": {"looks": 3}}, "`looks` must be 1 or 2. Received: 3"),
-        ({"alignment_weight": -1}, "`alignment_weight` must be at least 0. Received: -1.0"),
+        ({"alignment_weight": -1}, "`alignment_weight` must be at least 0. Received: -1"),
     ]:
         with pytest.raises(ValueError, match=message):
             SequenceDenoiser(**arguments)
