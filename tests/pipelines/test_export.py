@@ -128,6 +128,33 @@ def test_control_and_treatment_export_the_same_operations(finished_ab, exported,
     assert sorted(operations(tmp_path / "control")) == sorted(operations(exported[1]))
 
 
+def test_a_gate_is_part_of_the_export(config, tmp_path):
+    from pipelines.export import export, load_model
+    from pipelines.train import score, train
+
+    gate = {"trusted": ["search", "candidate"], "gate": True}
+    gated = config.model_copy(
+        update={
+            "denoiser": config.denoiser.model_copy(update=gate),
+            "train": config.train.model_copy(update={"epochs": 1}),
+        }
+    )
+    train(gated, tmp_path / "run", seed=0)
+    export(tmp_path / "run", tmp_path / "model")
+    path = config.prepared_folder / "test.parquet"
+    raw = raw_inputs(config, path, 8, 0)
+    served = tf.saved_model.load(str(tmp_path / "model")).signatures["score"]
+    got = served(**{name: tf.constant(x) for name, x in raw.items()})["score"].numpy()
+    decided = pd.read_parquet(tmp_path / "run" / "scores.parquet")["score"]
+    np.testing.assert_allclose(got, decided, rtol=1e-4)
+    _, features, model = load_model(tmp_path / "run")
+    dataset = features.dataset(path, label="is_click", batch_size=4096, max_length=8)
+    model.denoiser.gate = False
+    assert np.abs(score(model, dataset) - decided).max() > 1e-3  # so the gate matters
+    variables = [n for n, _ in tf.train.list_variables(str(tmp_path / "model/variables/variables"))]
+    assert not [name for name in variables if "denoiser" in name or "encoder" in name]
+
+
 def test_inputs_are_described(exported):
     inputs = json.loads((exported[1] / "inputs.json").read_text())
     assert inputs["click__item"] == {"dtype": "int64", "shape": [None, 8]}
