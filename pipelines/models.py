@@ -215,6 +215,10 @@ class RankingModel(tfrs.Model):
         self.label = label
         self.denoiser = denoiser
         self.positives = positives
+        trusted = (denoiser and denoiser.trusted) or ()
+        self._is_candidate_trusted = "candidate" in (
+            [trusted] if isinstance(trusted, str) else trusted
+        )
         self.task = tfrs.tasks.Ranking(loss=tf.keras.losses.BinaryCrossentropy(from_logits=True))
         # TFRS logs the last batch's loss; a learning curve needs the epoch's mean.
         self.ranking_loss = tf.keras.metrics.Mean(name="ranking_loss")
@@ -290,7 +294,7 @@ class RankingModel(tfrs.Model):
             sample_ids=features.get("user"),
             sample_weight=features.get("weight"),
             labels=labels,
-            candidate=candidate if "candidate" in _trusted(denoiser) else None,
+            candidate=candidate if self._is_candidate_trusted else None,
             training=training,
         )
 
@@ -300,8 +304,3 @@ class RankingModel(tfrs.Model):
             predictions=logits,
             sample_weight=features.get("weight"),
         )
-
-
-def _trusted(denoiser: SequenceDenoiser) -> Sequence[str]:
-    trusted = denoiser.trusted
-    return [trusted] if isinstance(trusted, str) else trusted or []
