@@ -92,8 +92,11 @@ def cosine_transport(
         problem = Problem(
             1 - tf.matmul(x, y, transpose_b=True), row_mass, column_mass, epsilon, relaxation
         )
-        by_mode = _solve_by_kernel if mode == "kernel" and is_in_range else _solve_by_plan
-        transport, from_x, from_y = by_mode(x, y, problem, num_iterations, tolerance, mode)
+        if mode == "kernel" and is_in_range:
+            solved = _solve_by_kernel(x, y, problem, num_iterations, tolerance)
+        else:
+            solved = _solve_by_plan(x, y, problem, num_iterations, tolerance, mode)
+        transport, from_x, from_y = solved
 
         def gradient(upstream: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
             upstream = upstream[..., tf.newaxis, tf.newaxis]
@@ -118,7 +121,7 @@ def _solve_by_plan(
 
 
 def _solve_by_kernel(
-    x: Tensor, y: Tensor, problem: Problem, num_iterations: int, tolerance: float | None, _: str
+    x: Tensor, y: Tensor, problem: Problem, num_iterations: int, tolerance: float | None
 ) -> tuple[Transport, Tensor, Tensor]:
     """The same with the kernel as the only `[..., n, m]` array.
 
@@ -128,7 +131,7 @@ def _solve_by_kernel(
     epsilon = problem.epsilon
     kernel = tf.exp(-problem.cost / epsilon)
     even, row_shift, column_shift = even_masses(problem, epsilon)
-    u, v, _, count = kernel_scalings(kernel, even, num_iterations, tolerance)
+    u, v, count = kernel_scalings(kernel, even, num_iterations, tolerance)
     # Rows were brought to the columns' total; with hard marginals, back to the columns' own.
     masses = problem.column_mass if problem.relaxation is None else even.column_mass
     rows, columns = of_mass(problem, even.row_mass * u, masses * v)

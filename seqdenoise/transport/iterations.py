@@ -115,13 +115,13 @@ def kernel_iterations(problem: Problem, num_iterations: int, tolerance: float | 
     epsilon = problem.epsilon
     lowest = -KERNEL_RANGE[problem.cost.dtype] * epsilon
     kernel = tf.exp(-tf.maximum(problem.cost, lowest) / epsilon)
-    u, v, _, count = kernel_scalings(kernel, problem, num_iterations, tolerance)
+    u, v, count = kernel_scalings(kernel, problem, num_iterations, tolerance)
     return Solution(epsilon * tf.math.log(u), epsilon * tf.math.log(v), count)
 
 
 def kernel_scalings(
     kernel: Tensor, problem: Problem, num_iterations: int, tolerance: float | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """The scalings `u` and `v` of a kernel, with `P_ij = a_i u_i K_ij v_j b_j`.
 
     Args:
@@ -131,7 +131,7 @@ def kernel_scalings(
         tolerance: See `sinkhorn`.
 
     Returns:
-        `u [..., n]`, `v [..., m]`, `K (b v) [..., n]`, and the number of iterations.
+        `u [..., n]`, `v [..., m]`, and the number of iterations.
     """
     a, b, epsilon = problem.row_mass, problem.column_mass, problem.epsilon
     tiny = _TINY[a.dtype]
@@ -153,8 +153,8 @@ def kernel_scalings(
         return marginal_error(problem, epsilon * tf.math.log(u), a * u * to_rows)
 
     start = (tf.ones_like(a), tf.ones_like(b), tf.linalg.matvec(kernel, b))
-    (u, v, to_rows), count = _loop(iterate, error, start, num_iterations, tolerance)
-    return u, v, to_rows, count
+    (u, v, _), count = _loop(iterate, error, start, num_iterations, tolerance)
+    return u, v, count
 
 
 def stabilised_iterations(
