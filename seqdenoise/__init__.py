@@ -2,42 +2,49 @@
 
 >>> import seqdenoise
 >>> denoiser = seqdenoise.SequenceDenoiser(weight=0.1, masking="dimension", temperature=0.1)
+
+With `SEQDENOISE_DATA_ONLY=1` in the environment TensorFlow is not loaded, and only the parts that
+need none can be used, such as `seqdenoise.data.sequences`: for data jobs of many processes, each of
+which TensorFlow costs 700 MB, and for clusters without it.
 """
 
+import os
 from importlib.metadata import version
 
-from seqdenoise.adversary import pgd_attack
-from seqdenoise.encoders import ViewEncoder
 from seqdenoise.errors import DataError
-from seqdenoise.layer import SequenceDenoiser
-from seqdenoise.losses import (
-    clamped_rate,
-    debiased_loss,
-    hard_negative_loss,
-    info_nce_loss,
-    moco_loss,
-    multi_positive_loss,
-    n_pair_loss,
-    negative_pairs,
-    nt_xent_loss,
-    rocl_loss,
-    simple_contrastive_loss,
-    triplet_loss,
-)
-from seqdenoise.masks import complementary_mask
-from seqdenoise.metrics import alignment, effective_rank, gradient_balance, uniformity
-from seqdenoise.probe import LinearProbe, fit_linear_probe
-from seqdenoise.smoothing import SmoothedPrediction, smoothed_prediction
-from seqdenoise.views import (
-    correlated_field_views,
-    dimension_views,
-    dropout_views,
-    event_dimension_views,
-    event_views,
-    feature_dropout,
-    field_views,
-    view_seed,
-)
+
+if os.environ.get("SEQDENOISE_DATA_ONLY") != "1":
+    from seqdenoise.adversary import pgd_attack
+    from seqdenoise.encoders import ViewEncoder
+    from seqdenoise.layer import SequenceDenoiser
+    from seqdenoise.losses import (
+        clamped_rate,
+        debiased_loss,
+        hard_negative_loss,
+        info_nce_loss,
+        moco_loss,
+        multi_positive_loss,
+        n_pair_loss,
+        negative_pairs,
+        nt_xent_loss,
+        rocl_loss,
+        simple_contrastive_loss,
+        triplet_loss,
+    )
+    from seqdenoise.masks import complementary_mask
+    from seqdenoise.metrics import alignment, effective_rank, gradient_balance, uniformity
+    from seqdenoise.probe import LinearProbe, fit_linear_probe
+    from seqdenoise.smoothing import SmoothedPrediction, smoothed_prediction
+    from seqdenoise.views import (
+        correlated_field_views,
+        dimension_views,
+        dropout_views,
+        event_dimension_views,
+        event_views,
+        feature_dropout,
+        field_views,
+        view_seed,
+    )
 
 __version__ = version("seqdenoise")
 
@@ -77,3 +84,12 @@ __all__ = [
     "uniformity",
     "view_seed",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        raise AttributeError(
+            f"expected seqdenoise.{name} in a process that loads TensorFlow. "
+            "Received: SEQDENOISE_DATA_ONLY=1 in the environment"
+        )
+    raise AttributeError(f"module 'seqdenoise' has no attribute {name!r}")

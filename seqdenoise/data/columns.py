@@ -1,6 +1,7 @@
 """Arrow columns read as flat arrays, every surprise refused by name."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +40,10 @@ def decoded(column: pa.ChunkedArray | pa.Array) -> pa.Array:
         column = column.cast(column.type.value_type)
     if pa.types.is_large_string(column.type):
         column = column.cast(pa.string())
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    # Combining copies even a single chunk.
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def column_of(table: pa.Table, name: str, place: str) -> pa.ChunkedArray:
@@ -145,29 +149,41 @@ def flatten_lists(column: pa.ChunkedArray | pa.Array) -> tuple[pa.Array, IntArra
         ], array([0, 1]))
     """
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    empty = decoded(pa.array([], column.type.value_type))
-    values = [empty, *(decoded(pc.list_flatten(chunk)) for chunk in chunks)]
-    lengths = [np.empty(0, np.int64)]
+    values = [decoded(pc.list_flatten(chunk)) for chunk in chunks]
+    lengths = []
     for chunk in chunks:
-        counts = pc.list_value_length(chunk).cast(pa.int64()).fill_null(0)
-        lengths.append(counts.to_numpy(zero_copy_only=False))
-    return pa.concat_arrays(values), np.concatenate(lengths)
+        counts = pc.list_value_length(chunk)
+        counts = counts.fill_null(0) if counts.null_count else counts
+        lengths.append(counts.to_numpy(zero_copy_only=False).astype(np.int64))
+    if len(chunks) == 1:
+        return values[0], lengths[0]
+    empty = decoded(pa.array([], column.type.value_type))
+    return pa.concat_arrays([empty, *values]), np.concatenate([np.empty(0, np.int64), *lengths])
 
 
-def ranges(starts: IntArray, lengths: IntArray) -> IntArray:
+def ranges(
+    starts: IntArray, lengths: IntArray, dtype: type[np.signedinteger[Any]] = np.int64
+) -> npt.NDArray[np.signedinteger[Any]]:
     """The positions `start, start + 1, ...` of every range, one range after another.
 
     Args:
         starts: int64 `[n]`.
         lengths: int64 `[n]`, at least 0.
+        dtype: Of the result; int32 halves the memory where every position fits.
 
     Returns:
-        int64 `[lengths.sum()]`.
+        `[lengths.sum()]`, of type `dtype`.
 
     Example:
         >>> ranges(np.array([5, 0, 9]), np.array([2, 0, 3]))
         array([ 5,  6,  9, 10, 11])
     """
+    filled = np.flatnonzero(lengths)
+    starts, lengths = starts[filled], lengths[filled]
     ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    # The running sum of ones, and of jumps where ranges start: one array, passed over twice.
+    positions = np.ones(int(ends[-1]) if len(ends) else 0, dtype)
+    if len(ends):
+        positions[0] = starts[0]
+        positions[ends[:-1]] = starts[1:] - (starts[:-1] + lengths[:-1] - 1)
+    return np.cumsum(positions, out=positions)

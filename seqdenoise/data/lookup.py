@@ -8,6 +8,9 @@ import pyarrow as pa
 from seqdenoise.data.columns import IntArray, column_of, decoded, int64_values
 from seqdenoise.errors import DataError
 
+# The most slots a key may cost in a table of rows.
+_DENSE_SPAN = 8
+
 
 class Lookup:
     """Fields by integer key; unknown keys read as null.
@@ -39,12 +42,20 @@ class Lookup:
                 f"{place}, column `{key}`: expected every {key} once. "
                 f"Received: {self._keys[twice[0]]} in rows {rows[0]} and {rows[1]}"
             )
+        # Dense keys, as ids mostly are, need no search: a table gives their rows.
+        self._dense: IntArray | None = None
+        if len(keys) and int(self._keys[-1]) - int(self._keys[0]) < _DENSE_SPAN * len(keys):
+            self._dense = np.full(int(self._keys[-1]) - int(self._keys[0]) + 1, -1)
+            self._dense[keys - self._keys[0]] = np.arange(len(keys))
         self._fields = {name: decoded(column_of(table, name, place)) for name in fields}
 
     def rows(self, keys: IntArray) -> IntArray:
         """The row of each key, -1 where it is unknown; int64, the shape of `keys`."""
         if not len(self._keys):
             return np.full(len(keys), -1)
+        if self._dense is not None:
+            inside = (keys >= self._keys[0]) & (keys <= self._keys[-1])
+            return np.where(inside, self._dense[np.where(inside, keys - self._keys[0], 0)], -1)
         found = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         return np.where(self._keys[found] == keys, self._order[found], -1)
 

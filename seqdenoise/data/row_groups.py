@@ -1,6 +1,6 @@
 """One row group decoded to flat NumPy arrays, ready to be pooled, permuted and padded."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from seqdenoise.data.columns import IntArray, decoded, flatten_lists, is_list, is_string, ranges
+from seqdenoise.data.columns import IntArray, decoded, flatten_lists, is_list, ranges
 from seqdenoise.data.files import ParquetSource
-from seqdenoise.data.vocabulary import Vocabulary
+from seqdenoise.data.filters import RowFilter
+from seqdenoise.data.memory import Recycler
+from seqdenoise.data.options import ReadOptions
 from seqdenoise.errors import DataError
 
 Array = npt.NDArray[Any]
@@ -27,7 +29,7 @@ class Lists:
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows: scalar columns `[rows]`, and per sequence type its lists."""
+    """Some rows: scalar columns `[rows]`, and per sequence type its lists by column name."""
 
     num_rows: int
     scalars: dict[str, Array]
@@ -44,105 +46,75 @@ class Rows:
         scalars = {name: values[rows] for name, values in self.scalars.items()}
         return Rows(len(rows), scalars, lists)
 
-    def padded(self, rows: IntArray, max_length: int) -> dict[str, Array]:
-        """The given rows as one dense batch.
-
-        Args:
-            rows: int64 `[B]`.
-            max_length: L, at least the longest list.
-
-        Returns:
-            Each scalar column `[B]`; for each type T its fields `T__<field>` `[B, L]`, zero from
-            the list's end on (0 is `Vocabulary.PAD`), and `T__length` int32 `[B]`.
-        """
-        batch = {name: values[rows] for name, values in self.scalars.items()}
-        steps = np.arange(max_length)
-        for kind, lists in self.lists.items():
-            lengths = lists.lengths[rows]
-            real = steps < lengths[:, None]
-            values = ranges(lists.starts[rows], lengths)
-            for name, flat in lists.fields.items():
-                dense = np.zeros(real.shape, flat.dtype)
-                dense[real] = flat[values]
-                batch[f"{kind}__{name}"] = dense
-            batch[f"{kind}__length"] = lengths.astype(np.int32)
-        return batch
+    def slice(self, start: int, stop: int) -> "Rows":
+        """Rows `start` to `stop`, as views."""
+        if (start, stop) == (0, self.num_rows):
+            return self
+        lists = {
+            kind: Lists(old.starts[start:stop], old.lengths[start:stop], old.fields)
+            for kind, old in self.lists.items()
+        }
+        scalars = {name: values[start:stop] for name, values in self.scalars.items()}
+        return Rows(stop - start, scalars, lists)
 
 
-def concatenate(parts: Sequence[Rows]) -> Rows:
-    """The rows of all parts, one part after another."""
+def concatenate(parts: Sequence[Rows], recycler: Recycler) -> Rows:
+    """The rows of all parts, one part after another; in recycled memory where there are several."""
     if len(parts) == 1:
         return parts[0]
-    first = parts[0]
-    lists = {}
-    for kind, shape in first.lists.items():
-        lengths = np.concatenate([part.lists[kind].lengths for part in parts])
-        fields = {
-            name: np.concatenate([part.lists[kind].fields[name] for part in parts])
-            for name in shape.fields
-        }
-        lists[kind] = Lists(np.cumsum(lengths) - lengths, lengths, fields)
-    scalars = {
-        name: np.concatenate([part.scalars[name] for part in parts]) for name in first.scalars
+    columns = [{**part.scalars, **_fields(part)} for part in parts]
+    shapes = {
+        name: ((sum(len(part[name]) for part in columns),), first.dtype)
+        for name, first in columns[0].items()
     }
+    joined = dict(zip(shapes, recycler.arrays(list(shapes.values())), strict=True))
+    for name, array in joined.items():
+        np.concatenate([part[name] for part in columns], out=array)
+    lists = {}
+    for kind, first in parts[0].lists.items():
+        some = [part.lists[kind] for part in parts]
+        sizes = [len(next(iter(one.fields.values()))) for one in some]
+        bases = np.cumsum([0, *sizes])
+        lists[kind] = Lists(
+            np.concatenate([one.starts + base for one, base in zip(some, bases, strict=False)]),
+            np.concatenate([one.lengths for one in some]),
+            {name: joined[name] for name in first.fields},
+        )
+    scalars = {name: joined[name] for name in parts[0].scalars}
     return Rows(sum(part.num_rows for part in parts), scalars, lists)
+
+
+def _fields(rows: Rows) -> dict[str, Array]:
+    return {name: flat for lists in rows.lists.values() for name, flat in lists.fields.items()}
 
 
 class RowGroupDecoder:
     """Which columns to read and how each becomes numbers.
 
     Args:
-        columns: The scalar columns.
-        sequences: For each type T the fields F of its list columns `T__F`.
-        encoders: Vocabularies by column name; these columns become int32 ids. The others must hold
-            numbers: integers and booleans become int64, floats float32.
-        fill: By column name, what a null (or NaN) of a column without vocabulary reads as. Without
-            it, nulls and NaN are refused. With a float fill an integer column becomes float32 too.
-        max_length: Longer lists keep their last `max_length` entries.
+        options: As `ReadOptions` says.
+        source: The files, whose schema is checked.
+
+    Raises:
+        DataError: The files lack a column, or a column is of the wrong type.
+        ValueError: The condition on rows is none.
     """
 
-    def __init__(
-        self,
-        *,
-        columns: Sequence[str],
-        sequences: Mapping[str, Sequence[str]],
-        encoders: Mapping[str, Vocabulary],
-        fill: Mapping[str, float],
-        max_length: int,
-    ):
-        self._columns = list(columns)
-        self._sequences = {
-            kind: {name: f"{kind}__{name}" for name in fields} for kind, fields in sequences.items()
-        }
-        self._encoders = dict(encoders)
-        self._fill = dict(fill)
-        self.max_length = max_length
-        lists = [name for fields in self._sequences.values() for name in fields.values()]
-        self._names = [*self._columns, *lists]
-        outputs = [*self._names, *(f"{kind}__length" for kind in self._sequences)]
-        if max_length < 1 or len(set(outputs)) < len(outputs):
-            raise ValueError(
-                "expected distinct column names and max_length >= 1. "
-                f"Received: {outputs}, max_length {max_length}"
-            )
-        empty = sorted(kind for kind, fields in self._sequences.items() if not fields)
-        stray = sorted((set(encoders) | set(fill)) - set(self._names))
-        if empty or stray:
-            raise ValueError(
-                "expected at least one field for each sequence type, and vocabularies and fills "
-                f"for columns that are read only. Received: types without fields {empty}, "
-                f"vocabularies or fills without column {stray}"
-            )
-
-    def check(self, source: ParquetSource) -> None:
-        """Checks a file's schema.
-
-        Raises:
-            DataError: The file has no rows, lacks a column, or a column is of the wrong type.
-        """
+    def __init__(self, options: ReadOptions, source: ParquetSource):
+        self._columns = list(options.columns)
+        self._sequences = {kind: options.fields(kind) for kind in options.sequences}
+        self._encoders = dict(options.encoders)
+        self._fill = dict(options.fill)
+        self._weight = options.weight
+        self._max_length = options.max_length
+        self._names = options.names
         source.require(self._names)
-        if not source.num_rows:
-            raise DataError(f"{source.path}: expected at least one row. Received: 0 rows")
+        self._check(source)
+        self.filter = None if options.where is None else RowFilter(source, options.where)
+        extra = [] if self.filter is None else self.filter.columns
+        self._read = list(dict.fromkeys([*self._names, *extra]))
+
+    def _check(self, source: ParquetSource) -> None:
         for name in self._names:
             kind = source.schema.field(name).type
             if (name not in self._columns) != is_list(kind):
@@ -154,11 +126,10 @@ class RowGroupDecoder:
                 kind = kind.value_type
             encoder = self._encoders.get(name)
             if encoder is not None:
-                if encoder.size > encoder.FIRST and is_string(kind) != encoder.is_text:
-                    expected = "strings" if encoder.is_text else "integers"
+                expected = encoder.expects(kind)
+                if expected:
                     raise DataError(
-                        f"{source.path}, column `{name}`: expected {expected}, as in its "
-                        f"vocabulary. Received: {kind}"
+                        f"{source.path}, column `{name}`: expected {expected}. Received: {kind}"
                     )
             elif _dtype(kind) is None:
                 raise DataError(
@@ -178,11 +149,9 @@ class RowGroupDecoder:
 
     def _dtype(self, name: str, kind: pa.DataType) -> Any:
         # An integer column whose missing values read as, say, a mean is a column of floats.
-        return np.float32 if isinstance(self._fill.get(name), float) else _dtype(kind)
-
-    def lengths(self) -> list[str]:
-        """The names of the length columns."""
-        return [f"{kind}__length" for kind in self._sequences]
+        if isinstance(self._fill.get(name), float) or name == self._weight:
+            return np.float32
+        return _dtype(kind)
 
     def read(self, source: ParquetSource, index: int) -> Rows:
         """Reads and decodes one row group.
@@ -191,26 +160,30 @@ class RowGroupDecoder:
             DataError: A page is damaged, a type's lists differ in length, or a value cannot be
                 read as its column should; names file, row group and column.
         """
-        table = source.read_row_group(index, self._names)
-        place = f"{source.path}, row group {index}"
+        table = source.read_row_group(index, self._read)
+        if self.filter is not None:
+            table = self.filter.apply(table)
+        place = source.place(index) + ("" if self.filter is None else ", rows that pass `where`")
         scalars = {name: self._numbers(decoded(table[name]), name, place) for name in self._columns}
+        if self._weight is not None:
+            _refuse_negative(scalars[self._weight], f"{place}, column `{self._weight}`")
         lists = {}
-        for kind, fields in self._sequences.items():
+        for kind, columns in self._sequences.items():
             flat = {}
             reference, lengths = "", np.empty(0, np.int64)
-            for name, column in fields.items():
+            for column in columns:
                 values, column_lengths = flatten_lists(table[column])
                 if not reference:
                     reference, lengths = column, column_lengths
-                elif (column_lengths != lengths).any():
+                elif not np.array_equal(column_lengths, lengths):
                     row = int(np.flatnonzero(column_lengths != lengths)[0])
                     raise DataError(
                         f"{place}, column `{column}`: expected lists as long as `{reference}`'s. "
                         f"Received: {column_lengths[row]} entries where that has {lengths[row]}, "
                         f"in row {row}"
                     )
-                flat[name] = self._numbers(values, column, place)
-            lists[kind] = _most_recent(lengths, flat, self.max_length)
+                flat[column] = self._numbers(values, column, place)
+            lists[kind] = _most_recent(lengths, flat, self._max_length)
         return Rows(len(table), scalars, lists)
 
     def _numbers(self, values: pa.Array, name: str, place: str) -> Array:
@@ -241,11 +214,11 @@ class RowGroupDecoder:
             return numbers
         if fill is not None:
             numbers = np.where(np.isnan(numbers), np.float32(fill), numbers)
-        wrong = np.flatnonzero(~np.isfinite(numbers))
-        if len(wrong):
+        finite = np.isfinite(numbers)
+        if not finite.all():
             raise DataError(
                 f"{place}: expected values finite in float32, or a fill for NaN. "
-                f"Received: {array[wrong[0]]}"
+                f"Received: {array[np.argmin(finite)]}"
             )
         return numbers
 
@@ -257,10 +230,21 @@ def _dtype(kind: pa.DataType) -> Any:
     return np.float32 if pa.types.is_floating(kind) else None
 
 
+def _refuse_negative(weights: Array, place: str) -> None:
+    negative = weights < 0
+    if negative.any():
+        row = int(np.argmax(negative))
+        raise DataError(
+            f"{place}: expected weights of at least 0. Received: {weights[row]} in row {row}"
+        )
+
+
 def _most_recent(lengths: IntArray, flat: dict[str, Array], max_length: int) -> Lists:
     kept = np.minimum(lengths, max_length)
-    starts = np.cumsum(kept) - kept
-    if (kept < lengths).any():
-        values = ranges(np.cumsum(lengths) - kept, kept)
+    starts = np.cumsum(lengths) - kept
+    # Older entries are only copied away where they would fill most of the pool's memory.
+    if 2 * kept.sum() < lengths.sum():
+        values = ranges(starts, kept)
         flat = {name: array[values] for name, array in flat.items()}
+        starts = np.cumsum(kept) - kept
     return Lists(starts, kept, flat)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqdenoise.data.columns import decoded, flatten_lists, is_list, is_string
+from seqdenoise.data.key_lookup import IntegerLookup, TextLookup
 from seqdenoise.errors import DataError
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray | npt.NDArray[Any]
@@ -41,7 +42,7 @@ class Vocabulary:
     """The id of the first key."""
 
     def __init__(self, keys: Column | Sequence[int] | Sequence[str]):
-        array = _flat(keys if isinstance(keys, pa.Array | pa.ChunkedArray) else _to_arrow(keys))
+        array = _flat(to_arrow(keys))
         if array.null_count:
             raise DataError("vocabulary: expected keys without nulls. Received: a null")
         if len(array) > _MAX_SIZE - self.FIRST:
@@ -53,6 +54,7 @@ class Vocabulary:
                 f"{next(entry['values'] for entry in twice if entry['counts'] > 1)!r} twice"
             )
         self._keys = array
+        self._lookup: IntegerLookup | TextLookup | None = None
 
     @classmethod
     def fit(cls, *columns: Column, min_count: int = 1) -> "Vocabulary":
@@ -89,10 +91,16 @@ class Vocabulary:
         """Whether the keys are strings."""
         return is_string(self._keys.type)
 
+    def expects(self, kind: pa.DataType) -> str:
+        """What it takes instead of `kind`; empty if it takes that."""
+        if len(self._keys) == 0 or pa.types.is_null(kind) or is_string(kind) == self.is_text:
+            return ""
+        return f"{'strings' if self.is_text else 'integers'}, as in its vocabulary"
+
     def encode(self, values: Column) -> npt.NDArray[np.int32]:
         """The id of each value.
 
-        Every call hashes all keys anew, so encode many values at a time.
+        The first call prepares the keys for all that follow.
 
         Args:
             values: Flat, of the keys' kind (any integer type, or strings, dictionary or not).
@@ -103,20 +111,22 @@ class Vocabulary:
         Raises:
             DataError: Strings for integer keys, or the reverse.
         """
-        column = values if isinstance(values, pa.Array | pa.ChunkedArray) else _to_arrow(values)
-        if pa.types.is_null(column.type):
-            return np.full(len(column), self.OOV, np.int32)
-        column = _flat(column)
+        array = to_arrow(values)
+        if pa.types.is_null(array.type):
+            return np.full(len(array), self.OOV, np.int32)
+        if not (pa.types.is_dictionary(array.type) and is_string(array.type)):
+            array = _flat(array)
         if len(self._keys) == 0:
-            return np.full(len(column), self.OOV, np.int32)
-        if column.type != self._keys.type:
+            return np.full(len(array), self.OOV, np.int32)
+        if is_string(array.type) != self.is_text:
             raise DataError(
                 f"vocabulary: expected values of its keys' type {self._keys.type}. "
-                f"Received: {column.type}"
+                f"Received: {array.type}"
             )
-        found = pc.index_in(column, value_set=self._keys)
-        missing = self.OOV - self.FIRST
-        return found.fill_null(missing).to_numpy(zero_copy_only=False) + np.int32(self.FIRST)
+        if self._lookup is None:
+            self._lookup = (TextLookup if self.is_text else IntegerLookup)(self._keys)
+        found = self._lookup.find(array)
+        return np.where(found < 0, np.int32(self.OOV), found + np.int32(self.FIRST))
 
     def to_json(self) -> str:
         """The keys as JSON; integers of any size are written in full."""
@@ -183,7 +193,7 @@ class VocabularyCounter:
         Raises:
             DataError: The values are neither integers nor strings, or not of the earlier parts'.
         """
-        array = column if isinstance(column, pa.Array | pa.ChunkedArray) else _to_arrow(column)
+        array = to_arrow(column)
         if is_list(array.type):
             array, _ = flatten_lists(array)
         if pa.types.is_null(array.type):
@@ -212,7 +222,16 @@ class VocabularyCounter:
         return Vocabulary(table["key"])
 
 
-def _to_arrow(values: Any) -> pa.Array:
+def to_arrow(values: Any) -> pa.Array:
+    """A column as one Arrow array.
+
+    Raises:
+        DataError: Its values have no common type, or exceed int64.
+    """
+    if isinstance(values, pa.ChunkedArray):
+        return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+    if isinstance(values, pa.Array):
+        return values
     try:
         # An empty sequence has no type; integers are the default.
         return pa.array(values) if len(values) else pa.array([], pa.int64())

@@ -1,0 +1,29 @@
+"""A hash of 64-bit numbers: fast, without keys, the same on every machine."""
+
+import numpy as np
+import numpy.typing as npt
+
+
+def mix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """One step of SplitMix64: a bijection in which every input bit moves every output bit.
+
+    Args:
+        x: uint64 of any shape.
+
+    Returns:
+        uint64 of the same shape.
+
+    References:
+        Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014,
+        section 4.
+
+    Example:
+        >>> mix64(np.array([1234567], np.uint64))
+        array([6457827717110365317], dtype=uint64)
+    """
+    x = x + np.uint64(0x9E3779B97F4A7C15)  # else 0 would stay 0
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x ^= x >> np.uint64(shift)
+        x *= np.uint64(factor)
+    x ^= x >> np.uint64(31)
+    return x
