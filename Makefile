@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+SPARK := $(VENV)/.installed-spark
 
 DATA ?= simulated
 RUN_FILE := pipelines/configs/$(DATA).yaml
@@ -14,6 +15,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[pipelines,dev]'
+	touch $@
+
+# Spark is large, and runs on Java only: without Java its test is skipped.
+$(SPARK): $(INSTALLED)
+	if command -v java >/dev/null; then \
+	  $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[spark]'; \
+	fi
 	touch $@
 
 # Raw log to verdict and exported model. `make demo DATA=kuairand SOURCE=folder` does it on real logs.
@@ -38,13 +46,13 @@ lint: $(INSTALLED)
 
 # Once for each Keras generation, side by side: most of a test's time is one thread that traces
 # graphs. The pipelines run on legacy Keras alone (TFRS demands it).
-unit: $(INSTALLED)
+unit: $(SPARK)
 	+$(MAKE) --jobs=2 --output-sync=target unit-keras-3 unit-legacy-keras
 
 unit-keras-3: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore=tests/pipelines
 
-unit-legacy-keras: $(INSTALLED)
+unit-legacy-keras: $(SPARK)
 	TF_USE_LEGACY_KERAS=1 $(BIN)/python -m pytest tests seqdenoise pipelines
 
 clean:

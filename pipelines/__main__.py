@@ -5,13 +5,24 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 # TFRS refuses to load under Keras 3. This process is ours, so it may choose; the library never
 # does.
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# These jobs touch no tensor, and TensorFlow would cost them 700 MB and some seconds.
+os.environ.setdefault(
+    "SEQDENOISE_DATA_ONLY",
+    str(
+        int(
+            __name__ == "__main__"
+            and {*sys.argv[1:2]} <= {"simulate", "import", "prepare", "audit", "check"}
+        )
+    ),
+)
 
 import typer
 from rich.console import Console
@@ -19,6 +30,7 @@ from rich.logging import RichHandler
 from rich.markdown import Markdown
 
 from pipelines.config import ConfigError, load_run_config
+from pipelines.preparation.local import WorkerDiedError
 from seqdenoise.errors import DataError
 
 app = typer.Typer(
@@ -37,6 +49,9 @@ Folder = Annotated[
     Path | None, typer.Option(help="Replaces the run file's `folder`.", show_default=False)
 ]
 LogFolder = Annotated[Path, typer.Argument(help="Where to write the log.", show_default=False)]
+Horizon = Annotated[
+    int, typer.Option(min=1, help="Hours after a click or view in which a conversion counts.")
+]
 
 
 def _log_to_stderr() -> None:
@@ -56,7 +71,7 @@ def _log_to_stderr() -> None:
 def _one_clear_error() -> Iterator[None]:
     try:
         yield
-    except (ConfigError, DataError) as error:
+    except (ConfigError, DataError, WorkerDiedError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
 
@@ -90,23 +105,146 @@ def kuairand(
         import_kuairand(source, log)
 
 
+@sources.command()
+def otto(
+    source: Annotated[Path, typer.Argument(help="The published .jsonl file, or its folder.")],
+    log: LogFolder,
+    horizon_hours: Horizon = 24,
+) -> None:
+    """Import OTTO: clicks as impressions, labelled by a later cart or order of the session."""
+    from pipelines.sources.otto import import_otto
+
+    with _one_clear_error():
+        import_otto(source, log, horizon=timedelta(hours=horizon_hours))
+
+
+@sources.command()
+def retailrocket(
+    source: Annotated[Path, typer.Argument(help="The folder of the published files.")],
+    log: LogFolder,
+    horizon_hours: Horizon = 24,
+    fields_at: Annotated[
+        datetime | None,
+        typer.Option(
+            help="UTC; item fields are those known then, and impressions begin. "
+            "By default the first snapshot.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Import RetailRocket: views as impressions, labelled by a later cart or purchase."""
+    from pipelines.sources.retailrocket import import_retailrocket
+
+    at = fields_at and fields_at.replace(tzinfo=timezone.utc)
+    with _one_clear_error():
+        import_retailrocket(source, log, horizon=timedelta(hours=horizon_hours), fields_at=at)
+
+
+@sources.command()
+def movielens(
+    source: Annotated[Path, typer.Argument(help="The folder of the unpacked files.")],
+    log: LogFolder,
+) -> None:
+    """Import MovieLens: ratings as impressions, labelled by whether the film was liked."""
+    from pipelines.sources.movielens import import_movielens
+
+    with _one_clear_error():
+        import_movielens(source, log)
+
+
 @app.command()
-def prepare(run_file: RunFile, folder: Folder = None) -> None:
+def prepare(
+    run_file: RunFile,
+    folder: Folder = None,
+    engine: Annotated[
+        Literal["local", "spark"],
+        typer.Option(help="Processes of this machine, or a Spark cluster."),
+    ] = "local",
+    processes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Local processes. By default one a core.", show_default=False),
+    ] = None,
+    bucket_rows: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Events that a process holds at a time. By default 1,500,000: about 400 MB.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Turn a log into one row an impression with point-in-time sequences, split by time."""
+    from pipelines.preparation.plan import BUCKET_ROWS
     from pipelines.prepare import prepare
 
     with _one_clear_error():
-        prepare(load_run_config(run_file, folder))
+        prepare(
+            load_run_config(run_file, folder),
+            engine=engine,
+            processes=processes,
+            bucket_rows=bucket_rows or BUCKET_ROWS,
+        )
 
 
 @app.command()
-def audit(run_file: RunFile, folder: Folder = None) -> None:
+def audit(
+    run_file: RunFile,
+    folder: Folder = None,
+    sample: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the users to check, above 0 and at most 1. By default as many as fit "
+            "about 5 million raw events.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
     """Check the prepared files against the raw log for leaks. Exit code 1 if there are any."""
     from pipelines.audit import audit
 
     with _one_clear_error():
-        report = audit(load_run_config(run_file, folder))
+        report = audit(load_run_config(run_file, folder), sample)
     print(report)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def check(
+    files: Annotated[
+        list[str], typer.Argument(help="Files, folders, globs or URLs.", show_default=False)
+    ],
+    run_file: Annotated[
+        Path | None,
+        typer.Option(help="Run file that says what the columns are.", show_default=False),
+    ] = None,
+    size: Annotated[
+        list[str] | None,
+        typer.Option(help="COLUMN=SIZE: its ids must be below; may be repeated."),
+    ] = None,
+    as_warning: Annotated[
+        list[str] | None, typer.Option(help="A code that shall not fail; may be repeated.")
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="JSON file of all findings.", show_default=False)
+    ] = None,
+    show: Annotated[int, typer.Option(min=0, help="Findings to print.")] = 50,
+) -> None:
+    """Validate prepared files or raw tables. Exit code 1 if there are errors."""
+    from pipelines.check import check, sizes_of
+
+    with _one_clear_error():
+        config = None if run_file is None else load_run_config(run_file)
+        report = check(
+            files, config=config, sizes=sizes_of(size or []), as_warnings=as_warning or []
+        )
+        if json is not None:
+            report.write_json(json)
+    if sys.stdout.isatty():
+        Console().print(report.table(show))
+        print(report.headline)
+    else:
+        print("\n".join(report.lines(show)))
     if not report.passed:
         raise typer.Exit(1)
 
@@ -231,6 +369,50 @@ def transport(
 
     with _one_clear_error():
         report = bench_transport(sizes.split(","), rounds=rounds, memory=memory, output=output)
+    print(to_markdown(report))
+
+
+@benchmarks.command()
+def sequences(
+    events: Annotated[int, typer.Option(min=1, help="Events of the log.")] = 20_000_000,
+    impressions: Annotated[int, typer.Option(min=1, help="Impressions of it.")] = 2_000_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 3,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to write meanwhile.", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="JSON file of all figures.", show_default=False)
+    ] = None,
+) -> None:
+    """Build sequences beside pandas, Polars and DuckDB, whichever are installed."""
+    from pipelines.bench_sequences import bench_sequences, to_markdown
+
+    with _one_clear_error():
+        report = bench_sequences(
+            events=events, impressions=impressions, rounds=rounds, folder=folder, output=output
+        )
+    print(to_markdown(report))
+
+
+@benchmarks.command()
+def reader(
+    rows: Annotated[int, typer.Option(min=1, help="Rows to read.")] = 400_000,
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 1024,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 5,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where to write meanwhile.", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="JSON file of all figures.", show_default=False)
+    ] = None,
+) -> None:
+    """Read prepared rows beside TFRecord, Hugging Face and pandas, whichever are installed."""
+    from pipelines.bench_reader import bench_reader, to_markdown
+
+    with _one_clear_error():
+        report = bench_reader(
+            rows=rows, batch_size=batch_size, rounds=rounds, folder=folder, output=output
+        )
     print(to_markdown(report))
 
 

@@ -28,8 +28,10 @@ def _fingerprint(config: RunConfig) -> str:
     # The other options of a plug-in that is off change nothing.
     sections |= {"denoiser"} if config.denoiser.enabled else set()
     content = [config.model_dump_json(include=sections)]
-    for path in sorted(config.prepared_folder.iterdir()):
-        content.append(f"{path.name} {path.stat().st_size} {path.stat().st_mtime_ns}")
+    for path in sorted(config.prepared_folder.rglob("*")):
+        if path.is_file():
+            name = path.relative_to(config.prepared_folder)
+            content.append(f"{name} {path.stat().st_size} {path.stat().st_mtime_ns}")
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from seqdenoise.data.sequence_rules import SequenceRules
+
 TimeUnit = Literal["s", "ms", "us", "ns"]
 Rate = Annotated[float, Field(ge=0, lt=1)]
 Units = Annotated[int, Field(ge=1)]
@@ -24,24 +26,28 @@ class LogConfig(_Section):
     """Where the raw tables are.
 
     The folder holds `events.parquet` and `impressions.parquet`, and optionally `histories.parquet`,
-    `items.parquet` and `users.parquet`.
+    `items.parquet` and `users.parquet`, each a file or a folder of files. It may be a URL that
+    `pyarrow.fs` or fsspec opens, such as `s3://bucket/log`.
     """
 
-    folder: Path = Path("log")
+    folder: str = "log"
     time_unit: TimeUnit = "ms"
 
 
 class SplitConfig(_Section):
     """Half-open ranges of impression time, in this order: train, valid, test.
 
-    Train is `[train_from, valid_from)`, valid `[valid_from, test_from)`, test
-    `[test_from, test_until)`. A value is a time stamp with a zone, or an integer in the log's unit.
+    Train is `[train_from, valid_from - gap)`, valid `[valid_from, test_from - gap)`, test
+    `[test_from, test_until)`. A time is a time stamp with a zone, or an integer in the log's unit,
+    which is also that of `gap`: the horizon of a label that looks ahead, lest labels of training
+    tell what happens in validation.
     """
 
     train_from: datetime | int | None = None
     valid_from: datetime | int
     test_from: datetime | int
     test_until: datetime | int | None = None
+    gap: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _zones(self) -> "SplitConfig":
@@ -56,16 +62,45 @@ class SplitConfig(_Section):
 
 
 class PrepareConfig(_Section):
-    """Raw tables to one row an impression with point-in-time sequences."""
+    """Raw tables to one row an impression with point-in-time sequences.
+
+    What a sequence holds is said by `seqdenoise.data.sequences.SequenceRules`, under the same
+    names; `max_age` and `session_gap` are in the log's unit.
+    """
 
     sequence_types: list[str] = Field(min_length=1)
     max_length: int = Field(default=50, ge=1)
     item_fields: list[str] = []
+    event_fields: list[str] = []
+    age: bool = False
+    ties: Literal["exclude", "include"] = "exclude"
+    deduplicate: Literal["exact", "consecutive", "item"] | None = None
+    max_age: int | None = Field(default=None, ge=0)
+    session_gap: int | None = Field(default=None, ge=0)
     user_fields: list[str] = []
     context_fields: list[str] = []
     labels: list[str] = Field(min_length=1)
     where: dict[str, list[int | str]] = {}
     split: SplitConfig
+
+    @model_validator(mode="after")
+    def _rules_hold(self) -> "PrepareConfig":
+        self.rules()
+        return self
+
+    def rules(self) -> SequenceRules:
+        """What the sequence builder is to do."""
+        return SequenceRules(
+            types=tuple(self.sequence_types),
+            max_length=self.max_length,
+            item_fields=tuple(self.item_fields),
+            event_fields=tuple(self.event_fields),
+            age=self.age,
+            ties=self.ties,
+            deduplicate=self.deduplicate,
+            max_age=self.max_age,
+            session_gap=self.session_gap,
+        )
 
 
 class ModelConfig(_Section):
@@ -238,12 +273,18 @@ class RunConfig(_Section):
 
     @property
     def log_folder(self) -> Path:
-        """Where the raw tables are."""
+        """Where the raw tables are, if they are on this machine."""
         return self.folder / self.log.folder
+
+    def log_table(self, name: str) -> str:
+        """The location of a raw table, for instance `events`."""
+        remote = "://" in self.log.folder
+        folder = self.log.folder.rstrip("/") if remote else str(self.log_folder)
+        return f"{folder}/{name}.parquet"
 
     @property
     def prepared_folder(self) -> Path:
-        """Where `prepare` writes `train.parquet`, `valid.parquet` and `test.parquet`."""
+        """Where `prepare` writes the folders `train.parquet`, `valid.parquet`, `test.parquet`."""
         return self.folder / "prepared"
 
 

@@ -15,8 +15,9 @@ from pipelines.config import ConfigError, RunConfig
 from pipelines.event_scores import scored_events
 from pipelines.export import load_model
 from pipelines.models import Ranker
-from pipelines.prepare import prepare, to_ticks
+from pipelines.prepare import prepare
 from pipelines.simulate import write_simulated_log
+from pipelines.splits import to_ticks
 from seqdenoise.data.atomic import atomic_file
 from seqdenoise.data.simulation_spec import NOISE_KINDS
 from seqdenoise.errors import DataError

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import pyarrow.parquet as pq
 import tensorflow as tf
 
 import seqdenoise
@@ -14,6 +13,7 @@ from pipelines.config import RunConfig
 from pipelines.denoiser import build_denoiser
 from pipelines.features import Features
 from pipelines.models import Ranker
+from seqdenoise.data.files import ParquetSource
 from seqdenoise.data.parquet import data_errors
 from seqdenoise.inputs import whole
 
@@ -55,7 +55,8 @@ def scored_events(
         "keep score": _scorer(config, {}),
         "one look": _scorer(config, {"looks": 1}),
     }
-    table = pq.read_table(path)
+    with ParquetSource(path) as source:
+        table = source.read(source.schema.names)
     shown = table.select(["user", "timestamp"]).to_pandas()
     # All impressions of a page have the same history.
     is_first = ~shown.duplicated().to_numpy()

@@ -14,6 +14,7 @@ from pipelines.config import TimeUnit
 from pipelines.inspection.finished_run import CANDIDATE, FinishedRun
 from pipelines.inspection.samples import take_rows
 from pipelines.inspection.truth import UNKNOWN, Truth
+from seqdenoise.data.files import ParquetSource
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,9 @@ def judged_histories(
     names = ["item", *run.config.model.event_fields]
     kinds = [*run.noisy_types, *run.trusted_types]
     columns = ["user", "timestamp", *names, *(f"{k}__{name}" for k in kinds for name in names)]
-    schema = pq.read_schema(prepared)
-    columns += [name for kind in kinds if (name := f"{kind}__timestamp") in schema.names]
+    with ParquetSource(prepared) as source:
+        known = source.schema.names
+    columns += [name for kind in kinds if (name := f"{kind}__timestamp") in known]
     table = take_rows(prepared, rows, columns).to_pylist()
     wanted = [("row", "in", sorted(set(rows)))]
     scores = pq.read_table(keep_scores, filters=wanted).to_pandas()

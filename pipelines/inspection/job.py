@@ -12,7 +12,7 @@ from pipelines.inspection.page import Inspection, to_html
 from pipelines.inspection.samples import draw_rows
 from pipelines.inspection.summary import summarise
 from pipelines.inspection.truth import read_truth
-from pipelines.prepare import SPLITS
+from pipelines.splits import SPLITS
 from seqdenoise.data.atomic import atomic_folder
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from seqdenoise.data.columns import decoded
 from seqdenoise.data.files import ParquetSource
@@ -65,10 +64,7 @@ def take_rows(path: Path, rows: Sequence[int], columns: Sequence[str] | None = N
         names = source.schema.names if columns is None else list(columns)
         source.require(names)
         parts = [source.schema.empty_table().select(names)]
-        layout = pq.read_metadata(path)
-        sizes = [layout.row_group(i).num_rows for i in range(layout.num_row_groups)]
-        for index in range(source.num_row_groups):
-            size = sizes[index]
+        for index, size in enumerate(source.row_group_rows):
             inside = wanted[(wanted >= first) & (wanted < first + size)]
             if len(inside):
                 parts.append(source.read_row_group(index, names).take(pa.array(inside - first)))

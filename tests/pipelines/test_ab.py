@@ -83,7 +83,7 @@ def test_finished_runs_are_kept_and_changed_ones_made_again(
     assert made == ["treatment-seed0", "treatment-seed1"]
 
     made.clear()
-    os.utime(config.prepared_folder / "train.parquet")
+    os.utime(config.prepared_folder / "train.parquet" / "part-00000.parquet")
     ab.run_ab(config)
     assert len(made) == 4
 
@@ -117,11 +117,13 @@ def test_a_test_split_of_one_class_is_named(config, tmp_path):
 
     folder = tmp_path / "run"
     shutil.copytree(config.prepared_folder, folder / "prepared")
-    path = folder / "prepared" / "test.parquet"
+    path = folder / "prepared" / "test.parquet" / "part-00000.parquet"
     table = pq.read_table(path)
     clicked = table.filter(table["is_click"].to_numpy() == 1)
     pq.write_table(clicked, path)
-    with pytest.raises(DataError, match=r"test.parquet, column `is_click`: expected both classes"):
+    with pytest.raises(
+        DataError, match=r"test.parquet.*, column `is_click`: expected both classes"
+    ):
         train(config.model_copy(update={"folder": folder}), tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert [p.name for p in tmp_path.iterdir()] == ["run"]

@@ -6,8 +6,9 @@ import pytest
 import small_log
 from small_log import MINUTE
 
-from pipelines import audit as audit_module
-from pipelines.audit import AuditReport, Violation, audit
+from pipelines.audit import audit
+from pipelines.auditing import findings
+from pipelines.auditing.findings import AuditReport, Violation
 from pipelines.prepare import prepare
 from seqdenoise.data.sequences import SequenceBuilder
 from seqdenoise.errors import DataError
@@ -23,7 +24,7 @@ def prepared(tmp_path):
 
 def rewrite(config, split, change):
     """Applies `change` to the split's rows as Python dicts and writes them back."""
-    path = config.prepared_folder / f"{split}.parquet"
+    path = config.prepared_folder / f"{split}.parquet" / "part-00000.parquet"
     table = pq.read_table(path)
     rows = table.to_pylist()
     change(rows)
@@ -271,7 +272,7 @@ def test_a_history_entry_after_an_event(prepared):
 
 
 def test_splits_that_overlap(prepared):
-    path = prepared.prepared_folder / "train.parquet"
+    path = prepared.prepared_folder / "train.parquet" / "part-00000.parquet"
     later = pq.read_table(prepared.prepared_folder / "valid.parquet").slice(0, 1)
     pq.write_table(pa.concat_tables([pq.read_table(path), later]), path)
     report = audit(prepared)
@@ -287,13 +288,13 @@ def test_an_impression_moved_to_a_later_time(prepared):
         rows[-1]["timestamp"] += 1
 
     rewrite(prepared, "test", change)
-    count = pq.read_metadata(prepared.prepared_folder / "test.parquet").num_rows
+    count = len(pq.read_table(prepared.prepared_folder / "test.parquet"))
     found = found_for(audit(prepared), "test", count - 1, "")
     assert found == {"an impression that the raw log has not"}
 
 
 def test_the_report_stays_small_and_counts_all(prepared, monkeypatch):
-    monkeypatch.setattr(audit_module, "MAX_RECORDED", 5)
+    monkeypatch.setattr(findings, "MAX_RECORDED", 5)
 
     def change(rows):
         for row in rows:
@@ -308,17 +309,24 @@ def test_the_report_stays_small_and_counts_all(prepared, monkeypatch):
 
 def test_the_report_as_text():
     violations = [Violation("test", row, "click", LATE) for row in range(25)]
-    text = str(AuditReport(7, 80, 9, 30, [Violation("valid", -1, "", "overlaps"), *violations]))
+    text = str(
+        AuditReport(1.0, 7, 80, 9, 30, [Violation("valid", -1, "", "overlaps"), *violations])
+    )
     lines = text.splitlines()
-    assert lines[0] == "7 impressions, 80 events and 9 history entries checked: 30 violations"
+    assert (
+        lines[0]
+        == "7 impressions, 80 events and 9 history entries of all users checked: 30 violations"
+    )
     assert lines[1:3] == ["  valid row -1: overlaps", f"  test row 0, click: {LATE}"]
     assert lines[-1] == "  and 10 more"
     assert len(lines) == 22
-    assert str(AuditReport(1, 2, 3, 0, [])).endswith("checked: no violations")
+    assert str(AuditReport(0.0625, 1, 2, 3, 0, [])).endswith(
+        "6.25 % of the users checked: no violations"
+    )
 
 
 def test_damaged_or_foreign_files_raise(prepared):
-    path = prepared.prepared_folder / "valid.parquet"
+    path = prepared.prepared_folder / "valid.parquet" / "part-00000.parquet"
     table = pq.read_table(path)
     pq.write_table(table.drop_columns(["cart__item"]), path)
     with pytest.raises(DataError, match=r"valid.parquet: expected one column `cart__item`"):
@@ -329,10 +337,10 @@ def test_damaged_or_foreign_files_raise(prepared):
     with pytest.raises(DataError, match="column `cart__item`: expected lists of integers"):
         audit(prepared)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(DataError, match=r"valid.parquet: expected a whole parquet file"):
+    with pytest.raises(DataError, match=r"part-00000.parquet: expected a whole parquet file"):
         audit(prepared)
     os.remove(path)
-    with pytest.raises(DataError, match=r"valid.parquet: .*no such file"):
+    with pytest.raises(DataError, match=r"valid.parquet: expected"):
         audit(prepared)
 
 

@@ -64,7 +64,7 @@ def test_prepare_audit_train_inspect_and_export(log, tmp_path):
 
 def test_a_planted_leak_fails_the_audit(log):
     assert pipelines("prepare", log).returncode == 0
-    path = log.parent / "prepared" / "test.parquet"
+    path = log.parent / "prepared" / "test.parquet" / "part-00000.parquet"
     table = pq.read_table(path)
     lists, times = table["click__timestamp"].to_pylist(), table["timestamp"].to_pylist()
     row = next(i for i, values in enumerate(lists) if values)
@@ -116,9 +116,9 @@ def truncated_file(log):
 
 def truncated_prepared_file(log):
     assert pipelines("prepare", log).returncode == 0
-    path = log.parent / "prepared" / "train.parquet"
+    path = log.parent / "prepared" / "train.parquet" / "part-00000.parquet"
     path.write_bytes(path.read_bytes()[:-200])
-    return "ab", ["train.parquet", "expected a whole parquet file"]
+    return "ab", ["train.parquet/part-00000.parquet", "expected a whole parquet file"]
 
 
 def not_prepared(log):

@@ -10,7 +10,10 @@ import small_log
 from small_log import MINUTE, START
 
 from pipelines.config import ConfigError, SplitConfig
-from pipelines.prepare import ROW_GROUP_ROWS, _length_statistics, prepare, split_rows, to_ticks
+from pipelines.preparation.bucket import ROW_GROUP_ROWS
+from pipelines.preparation.summary import length_statistics
+from pipelines.prepare import prepare
+from pipelines.splits import split_bounds, split_codes, to_ticks
 from seqdenoise.errors import DataError
 
 
@@ -99,7 +102,7 @@ def test_the_summary_counts_what_was_written(tmp_path):
 )
 def test_the_median_length_is_the_lower_one(lengths, median):
     counts = np.bincount(lengths, minlength=3)
-    assert _length_statistics(counts)["median_length"] == median
+    assert length_statistics(counts)["median_length"] == median
 
 
 def test_row_groups_hold_8192_rows_and_a_second_run_replaces_the_first(tmp_path):
@@ -109,7 +112,9 @@ def test_row_groups_hold_8192_rows_and_a_second_run_replaces_the_first(tmp_path)
     (tmp_path / "prepared").mkdir()
     (tmp_path / "prepared" / "stale.txt").write_text("old")
     prepare(config)
-    metadata = pq.ParquetFile(tmp_path / "prepared" / "train.parquet").metadata
+    metadata = pq.ParquetFile(
+        tmp_path / "prepared" / "train.parquet" / "part-00000.parquet"
+    ).metadata
     sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
     assert sizes[:-1] == [ROW_GROUP_ROWS] * (len(sizes) - 1)
     assert len(sizes) == 2
@@ -161,8 +166,15 @@ def test_splits_are_half_open():
         test_until=40,
     )
     times = np.array([9, 10, 19, 20, 29, 30, 39, 40])
-    rows = {name: times[of].tolist() for name, of in split_rows(times, split, "s").items()}
-    assert rows == {"train": [10, 19], "valid": [20, 29], "test": [30, 39]}
+    codes = split_codes(times, split_bounds(split, "s"))
+    assert codes.tolist() == [-1, 0, 0, 1, 1, 2, 2, -1]
+
+
+def test_a_gap_ends_train_and_valid_early():
+    split = SplitConfig(valid_from=20, test_from=30, gap=3)
+    times = np.array([16, 17, 19, 20, 26, 27, 29, 30, 99])
+    codes = split_codes(times, split_bounds(split, "s"))
+    assert codes.tolist() == [0, -1, -1, 1, 1, -1, -1, 2, 2]
 
 
 def replace(table, name, values):
@@ -404,11 +416,16 @@ def test_a_failure_while_writing_leaves_the_old_folder(tmp_path, monkeypatch):
     prepare(config)
     before = read(tmp_path, "train")
 
-    def fail(*_):
+    def fail(*_, **__):
         raise OSError("disk full")
 
-    monkeypatch.setattr("pipelines.prepare._length_statistics", fail)
+    monkeypatch.setattr("pipelines.preparation.bucket.pq.ParquetWriter", fail)
     with pytest.raises(OSError, match="disk full"):
         prepare(config)
+    assert read(tmp_path, "train").equals(before)
+    # What was finished is kept for the next run.
+    assert sorted(os.listdir(tmp_path)) == [".prepare", "log", "prepared"]
+    monkeypatch.undo()
+    prepare(config)
     assert read(tmp_path, "train").equals(before)
     assert sorted(os.listdir(tmp_path)) == ["log", "prepared"]

@@ -30,7 +30,7 @@ def run(run_folder):
 
 @pytest.fixture(scope="session")
 def prepared(judging_config):
-    return judging_config.prepared_folder / "test.parquet"
+    return judging_config.prepared_folder / "test.parquet" / "part-00000.parquet"
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,8 @@ from seqdenoise.errors import DataError
 
 pytestmark = pytest.mark.tfrs
 
+PART = "part-00000.parquet"
+
 
 @pytest.fixture(scope="module")
 def inspected(run_folder, tmp_path_factory):
@@ -134,7 +136,7 @@ def test_a_log_without_truth_and_a_run_with_the_plug_in_off(copy, inspected, tmp
 def test_no_event_to_judge_and_none_to_judge_by(copy, tmp_path):
     from pipelines.inspection.job import inspect
 
-    path = copy / "prepared" / "test.parquet"
+    path = copy / "prepared" / "test.parquet" / PART
     rows = pq.read_metadata(path).num_rows
     columns = [name for name in pq.read_schema(path).names if name.startswith("click__")]
     for name in columns:
@@ -144,7 +146,7 @@ def test_no_event_to_judge_and_none_to_judge_by(copy, tmp_path):
     assert pq.read_table(tmp_path / "out" / "keep_scores.parquet").num_rows == 0
     assert "No event could be judged by cart." in (tmp_path / "out" / "report.html").read_text()
 
-    shutil.copy(copy / "prepared" / "valid.parquet", path)
+    shutil.copy(copy / "prepared" / "valid.parquet" / PART, path)
     rows = pq.read_metadata(path).num_rows
     for name in columns:
         set_column(path, name.replace("click", "cart"), [[]] * rows)
@@ -213,19 +215,19 @@ def cut_weights(folder):
 
 
 def not_prepared(folder):
-    (folder / "prepared" / "test.parquet").unlink()
+    shutil.rmtree(folder / "prepared" / "test.parquet")
     return r"test\.parquet: expected a parquet file. Received: no such file"
 
 
 def cut_prepared(folder):
-    path = folder / "prepared" / "test.parquet"
+    path = folder / "prepared" / "test.parquet" / PART
     path.write_bytes(path.read_bytes()[:-200])
-    return r"test\.parquet: expected a whole parquet file"
+    return r"part-00000\.parquet: expected a whole parquet file"
 
 
 def damaged_page(folder):
     """Readable until the pass is under way."""
-    path = folder / "prepared" / "test.parquet"
+    path = folder / "prepared" / "test.parquet" / PART
     group = pq.read_metadata(path).row_group(0)
     columns = [group.column(index) for index in range(group.num_columns)]
     (column,) = (c for c in columns if c.path_in_schema.startswith("click__item."))
@@ -233,7 +235,7 @@ def damaged_page(folder):
     content = bytearray(path.read_bytes())
     content[start + column.total_compressed_size // 2] ^= 255
     path.write_bytes(content)
-    return r"test\.parquet, row group 0, column `click__item`"
+    return r"part-00000\.parquet, row group 0, column `click__item`"
 
 
 def other_truth(folder):
