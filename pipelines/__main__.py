@@ -168,7 +168,7 @@ def prepare(
         int | None,
         typer.Option(
             min=1,
-            help="Events that a process holds at a time. By default 1,500,000: about 400 MB.",
+            help="Events that a process holds at a time. By default 1,000,000: about 300 MB.",
             show_default=False,
         ),
     ] = None,
@@ -396,7 +396,7 @@ def sequences(
 
 @benchmarks.command()
 def reader(
-    rows: Annotated[int, typer.Option(min=1, help="Rows to read.")] = 400_000,
+    rows: Annotated[int, typer.Option(min=1, help="Rows to read.")] = 200_000,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 1024,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 5,
     folder: Annotated[

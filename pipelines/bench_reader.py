@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +57,16 @@ class _Worker:
 
 @contextmanager
 def _worker(contender: Contender, folder: Path, batch_size: int) -> Iterator[_Worker]:
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    if not contender.tensorflow:
+        environment["SEQDENOISE_DATA_ONLY"] = "1"
     with subprocess.Popen(
         [
             *(sys.executable, "-m", "pipelines.reader_worker"),
             *(contender.name, str(folder), str(batch_size)),
         ],
         cwd=Path(__file__).parents[1],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+        env={**os.environ, **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         # Warnings of libraries that would hide the progress; a failure is in the answer.
@@ -78,7 +81,7 @@ def _worker(contender: Contender, folder: Path, batch_size: int) -> Iterator[_Wo
 
 def bench_reader(
     *,
-    rows: int = 400_000,
+    rows: int = 200_000,
     batch_size: int = 1024,
     rounds: int = 5,
     folder: Path | None = None,
@@ -87,8 +90,8 @@ def bench_reader(
 ) -> dict[str, Any]:
     """Measures every contender on the same rows, each in turn within each round.
 
-    A turn is one epoch: all rows become batches, which are dropped. Each contender has a process
-    of its own, which reads one epoch first that does not count.
+    A turn is one epoch: all rows become batches, which are dropped. Each contender is a process of
+    its own, which waits between its turns; its first epoch does not count.
 
     Args:
         rows: How many, at least 1.
@@ -129,23 +132,24 @@ def bench_reader(
         "not_installed": {one.name: one.missing() for one in contenders if one.missing()},
         "results": results,
     }
-    with tempfile.TemporaryDirectory(dir=folder) as name:
-        data = Path(name)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        data = Path(temporary)
         _logger.info("bench: writing %d rows", rows)
         write_bench_rows(data, rows)
         report["parquet_megabytes"] = (data / PARQUET).stat().st_size / 1e6
         report["tfrecord_megabytes"] = (data / TFRECORD).stat().st_size / 1e6
-        # One process after another and not all at once, or the memory might not do; the rounds
-        # start them anew.
-        for index in range(rounds):
-            for one in present:
-                if "error" not in results[one.name]:
-                    _logger.info("bench: round %d of %d, %s", index + 1, rounds, one.name)
-                    _turn(one, data, batch_size, rows, results[one.name])
-        ours = [one for one in present if one.name == SHUFFLED]
-        for one in ours:
-            with _worker(one, data, batch_size) as worker:
-                _logger.info("bench: memory and threads of %s", one.name)
+        with ExitStack() as stack:
+            workers = {
+                one.name: stack.enter_context(_worker(one, data, batch_size)) for one in present
+            }
+            for index in range(-1, rounds):
+                for name, worker in workers.items():
+                    if "error" not in results[name]:
+                        _logger.info("bench: round %d of %d, %s", index + 1, rounds, name)
+                        _turn(name, worker, rows, results[name], counts=index >= 0)
+            if SHUFFLED in workers:
+                _logger.info("bench: memory and threads of %s", SHUFFLED)
+                worker = workers[SHUFFLED]
                 report["memory"] = [
                     worker.ask(do="epoch")["megabytes"] for _ in range(_EPOCHS_OF_MEMORY)
                 ]
@@ -157,22 +161,20 @@ def bench_reader(
     return report
 
 
-def _turn(
-    contender: Contender, data: Path, batch_size: int, rows: int, result: dict[str, Any]
-) -> None:
+def _turn(name: str, worker: _Worker, rows: int, result: dict[str, Any], *, counts: bool) -> None:
     try:
-        with _worker(contender, data, batch_size) as worker:
-            worker.ask(do="epoch")
-            turn = worker.ask(do="epoch")
-        if turn.pop("rows") != rows:
-            raise RuntimeError(f"expected {rows} rows. Received: another number")
-        result["turns"].append(turn)
+        turn = worker.ask(do="epoch")
+        if turn["rows"] != rows:
+            raise RuntimeError(f"expected {rows} rows. Received: {turn['rows']}")
     except RuntimeError as error:
-        if contender.name.startswith(_OURS):
+        if name == DECODING or name.startswith(_OURS):
             raise
-        _logger.warning("bench: %s failed: %s", contender.name, error)
+        _logger.warning("bench: %s failed: %s", name, error)
         result.clear()
         result["error"] = str(error)
+        return
+    if counts:
+        result["turns"].append(turn)
 
 
 def _summarise(results: Mapping[str, dict[str, Any]]) -> None:

@@ -12,7 +12,7 @@ from pipelines.config import ConfigError, RunConfig
 from pipelines.log_folder import open_log
 from pipelines.preparation import local
 from pipelines.preparation.plan import BUCKET_ROWS, PART_ROWS, make_plan
-from pipelines.preparation.summary import check_counts, summarise
+from pipelines.preparation.summary import summarise
 from pipelines.preparation.work_folder import WorkFolder
 from pipelines.splits import SPLITS, split_bounds
 from pipelines.statistics import training_statistics
@@ -92,9 +92,7 @@ def prepare(
         else:
             # A log of one bucket is done before another process has started.
             processes = min(processes or len(os.sched_getaffinity(0)), plan.num_buckets)
-            local.deal_parts(config, work, processes=processes)
-            check_counts(config, work.counts())
-            local.build_buckets(config, work, processes=processes)
+            local.deal_and_build(config, work, processes=processes)
         _finish(config, work)
     except DataError:
         # Another log is needed, and another plan: nothing that is there can be of use.

@@ -7,6 +7,7 @@ left on and zeros behind them. `pyarrow, decoding alone` yields Arrow tables and
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -44,12 +45,14 @@ class Contender:
         open: From the folder of the rows and the batch size to its epochs.
         shuffled: Whether the rows come in random order.
         packages: What it needs besides our own dependencies.
+        tensorflow: Whether it makes tensors.
     """
 
     name: str
     open: Callable[[Path, int], Epoch]
     shuffled: bool = False
     packages: tuple[str, ...] = ()
+    tensorflow: bool = True
 
     def missing(self) -> list[str]:
         """The packages that are not installed."""
@@ -68,7 +71,7 @@ def _decode(folder: Path, batch_size: int) -> Epoch:
 def _options(batch_size: int, seed: int | None) -> dict[str, Any]:
     return {
         "columns": SCALARS,
-        "sequences": {kind: FIELDS for kind in TYPES},
+        "sequences": dict.fromkeys(TYPES, FIELDS),
         "batch_size": batch_size,
         "max_length": MAX_LENGTH,
         "shuffle_seed": seed,
@@ -146,8 +149,7 @@ def _arrow_batch(table: pa.Table) -> dict[str, npt.NDArray[Any]]:
 
 
 def _hugging_face(folder: Path) -> Any:
-    import datasets
-
+    datasets = import_module("datasets")
     datasets.disable_progress_bars()
     # Copies the rows into Arrow files of its own, once; that does not count.
     return datasets.Dataset.from_parquet(
@@ -169,8 +171,7 @@ def _hugging_face_arrow(folder: Path, batch_size: int) -> Epoch:
 
 
 def _hugging_face_stream(folder: Path, batch_size: int) -> Epoch:
-    import datasets
-
+    datasets = import_module("datasets")
     datasets.disable_progress_bars()
     dataset = datasets.load_dataset(
         "parquet", data_files=str(folder / PARQUET), split="train", streaming=True
@@ -226,9 +227,9 @@ DECODING = "pyarrow, decoding alone"
 SHUFFLED = "seqdenoise, shuffled"
 
 CONTENDERS = (
-    Contender(DECODING, _decode),
+    Contender(DECODING, _decode, tensorflow=False),
     Contender(SHUFFLED, _ours(1), shuffled=True),
-    Contender("seqdenoise, shuffled, NumPy batches", _our_arrays, shuffled=True),
+    Contender("seqdenoise, shuffled, NumPy batches", _our_arrays, shuffled=True, tensorflow=False),
     Contender("seqdenoise, in file order", _ours(None)),
     Contender("TFRecord, shuffled", _tfrecord(True), shuffled=True),
     Contender("TFRecord, in file order", _tfrecord(False)),

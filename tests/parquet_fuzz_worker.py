@@ -11,12 +11,15 @@ import traceback
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from pipelines.check import check
 from pipelines.config import RunConfig
 from pipelines.log_folder import read_log
+from pipelines.prepare import prepare
+from pipelines.splits import SPLITS
 from seqdenoise.data.parquet import data_errors, parquet_dataset, read_batches
 from seqdenoise.data.sequences import build_sequences
 from seqdenoise.data.vocabulary import Vocabulary
@@ -88,6 +91,14 @@ def built_rows(folder):
     return [key | row for key, row in zip(keys, sequences.to_pylist(), strict=True)]
 
 
+def prepared_rows(folder):
+    config = log_config(folder)
+    prepare(config, processes=1)
+    parts = [config.prepared_folder / f"{split}.parquet" for split in SPLITS]
+    rows = [row for part in parts for row in pq.read_table(part).to_pylist()]
+    return [{name: row[name] for name in row if name != "weight"} for row in rows]
+
+
 def attempt(read):
     """`("rows", value)`, `("error", message)`, or `("bug", traceback)`."""
     try:
@@ -110,10 +121,15 @@ def outcomes_of(job):
         result["shuffled"] = attempt(lambda: read(path, shuffle_seed=3, pool_row_groups=2))
         result["ragged"] = attempt(lambda: read(path, ragged=True, batch_size=3))
         result["where"] = attempt(lambda: read(path, where={"timestamp": (FROM, None)}))
-        if job["as_dataset"]:
+        if job["thorough"]:
             result["dataset"] = attempt(lambda: dataset_rows(path))
     else:
-        result["rows"] = attempt(lambda: built_rows(path.parent.parent))
+        folder = path.parent.parent
+        result["rows"] = attempt(lambda: built_rows(folder))
+        if job["thorough"]:
+            result["prepare"] = attempt(lambda: prepared_rows(folder))
+            if result["prepare"][0] == "error":
+                assert not (folder / "prepared").exists()
     return result
 
 

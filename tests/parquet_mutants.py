@@ -161,6 +161,9 @@ RAW_MUTATIONS = {
     "user float": by.retyped("user", pa.float64(), convert=float, clean=False),
     "seconds": by.retyped("timestamp", pa.timestamp("s"), convert=lambda v: v // 1000),
     "milliseconds": by.retyped("timestamp", pa.timestamp("ms", "UTC")),
+    "milliseconds with nulls": by.retyped(
+        "timestamp", pa.timestamp("ms"), convert=lambda v: v if v % 3000 else None, clean=False
+    ),
     "microseconds": by.retyped("timestamp", pa.timestamp("us"), convert=lambda v: v * 1000),
     "nanoseconds": by.retyped("timestamp", pa.timestamp("ns"), convert=lambda v: v * 10**6),
     "between milliseconds": by.retyped(

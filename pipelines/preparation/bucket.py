@@ -22,7 +22,8 @@ from seqdenoise.data.sequences import SequenceBuilder
 ROW_GROUP_ROWS = 8192
 SUMMARY = "summary.json"
 # Share of different values from which on a dictionary does not pay.
-_MANY = 0.1
+_MANY = 0.25
+_LOOKED_AT = 50_000
 
 
 def build_bucket(
@@ -160,7 +161,7 @@ def _writer(path: Path, first: pa.Table, scalars: Sequence[str]) -> pq.ParquetWr
         if not pa.types.is_list(field.type):
             others.append(field.name)
             continue
-        values = pc.list_flatten(first[field.name])
+        values = pc.list_flatten(first[field.name]).slice(0, _LOOKED_AT)
         many = pc.count_distinct(values).as_py() > len(values) * _MANY
         integers = pa.types.is_integer(field.type.value_type)
         (differences if integers and many else others).append(f"{field.name}.list.element")

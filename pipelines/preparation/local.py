@@ -20,6 +20,7 @@ from pipelines.log_folder import read_items
 from pipelines.preparation.bucket import build_bucket
 from pipelines.preparation.partition import partition
 from pipelines.preparation.plan import LogPart
+from pipelines.preparation.summary import check_counts
 from pipelines.preparation.work_folder import WorkFolder
 
 _logger = logging.getLogger(__name__)
@@ -30,30 +31,26 @@ class WorkerDiedError(RuntimeError):
     """A process of the job ended without an answer: killed, most likely for memory."""
 
 
-def deal_parts(config: RunConfig, work: WorkFolder, *, processes: int) -> None:
-    """Deals every part of the log that is not dealt yet."""
-    _each(
-        "dealing the log to user buckets",
-        _deal_part,
-        work.missing_parts(),
-        config,
-        work,
-        processes,
-    )
-    work.save_counts(work.dealt_counts())
+def deal_and_build(config: RunConfig, work: WorkFolder, *, processes: int) -> None:
+    """Deals the log to buckets and builds them; what is finished already is left as it is.
 
+    Args:
+        config: The run.
+        work: Where parts and buckets go.
+        processes: How many at a time.
 
-def build_buckets(config: RunConfig, work: WorkFolder, *, processes: int) -> None:
-    """Builds every bucket that is not built yet."""
-    buckets = range(work.plan.num_buckets)
-    _each(
-        "building sequences",
-        _build_bucket,
-        [bucket for bucket in buckets if not work.has_bucket(bucket)],
-        config,
-        work,
-        processes,
-    )
+    Raises:
+        DataError: The log cannot be used.
+        WorkerDiedError: A process was killed.
+    """
+    with _pool(processes) as pool:
+        parts = work.missing_parts()
+        _each("dealing the log to user buckets", _deal_part, parts, config, work, pool)
+        work.save_counts(work.dealt_counts())
+        check_counts(config, work.counts())
+        buckets = range(work.plan.num_buckets)
+        missing = [bucket for bucket in buckets if not work.has_bucket(bucket)]
+        _each("building sequences", _build_bucket, missing, config, work, pool)
 
 
 def _deal_part(config: RunConfig, work: WorkFolder, part: LogPart) -> None:
@@ -87,37 +84,55 @@ def _each(
     pieces: Sequence[_Piece],
     config: RunConfig,
     work: WorkFolder,
-    processes: int,
+    pool: ProcessPoolExecutor | None,
 ) -> None:
     with _progress(what, len(pieces)) as advance:
-        if processes == 1 or len(pieces) <= 1:
+        if pool is None:
             for piece in pieces:
                 work_on(config, work, piece)
                 advance()
             return
-        # TensorFlow would cost each process 700 MB.
-        with environment(SEQDENOISE_DATA_ONLY="1"), _pool(min(processes, len(pieces))) as pool:
-            futures = [pool.submit(work_on, config, work, piece) for piece in pieces]
-            try:
-                for future in as_completed(futures):
-                    future.result()
-                    advance()
-            except BrokenProcessPool as error:
-                raise WorkerDiedError(
-                    f"{what}: expected every process to finish its piece. Received: one that "
-                    "ended without an answer, killed for its memory most likely. What is finished "
-                    f"is kept in {work.path}; run again, with fewer --processes or a smaller "
-                    "--bucket-rows"
-                ) from error
-            except BaseException:
-                for future in futures:
-                    future.cancel()
-                raise
+        futures = [pool.submit(_in_process, work_on, config, work, piece) for piece in pieces]
+        try:
+            for future in as_completed(futures):
+                future.result()
+                advance()
+        except BrokenProcessPool as error:
+            raise WorkerDiedError(
+                f"{what}: expected every process to finish its piece. Received: one that ended "
+                "without an answer, killed for its memory most likely. What is finished is kept in "
+                f"{work.path}; run again, with fewer --processes or a smaller --bucket-rows"
+            ) from error
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
 
 
-def _pool(processes: int) -> ProcessPoolExecutor:
-    # Not forked: a fork of a process with threads (Arrow's, TensorFlow's) can hang.
-    return ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
+def _in_process(
+    work_on: Callable[[RunConfig, WorkFolder, _Piece], None],
+    config: RunConfig,
+    work: WorkFolder,
+    piece: _Piece,
+) -> None:
+    work_on(config, work, piece)
+    # What one process keeps for later the other cannot have.
+    pa.default_memory_pool().release_unused()
+
+
+@contextmanager
+def _pool(processes: int) -> Iterator[ProcessPoolExecutor | None]:
+    """Processes for both stages, since one takes a second to start; None for this one alone."""
+    if processes == 1:
+        yield None
+        return
+    # Not forked: a fork of a process with threads (Arrow's, TensorFlow's) can hang. TensorFlow
+    # would cost each process 700 MB.
+    with (
+        environment(SEQDENOISE_DATA_ONLY="1"),
+        ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool,
+    ):
+        yield pool
 
 
 @contextmanager

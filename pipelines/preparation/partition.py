@@ -81,14 +81,18 @@ def _dealt(tables: list[pa.Table], num_buckets: int) -> list[pa.Table]:
 
 
 def _of_types(config: RunConfig, rows: pa.Table, counts: dict[str, Any]) -> pa.Table:
+    names = config.prepare.sequence_types
+    codes = pc.index_in(rows["type"], value_set=pa.array(names, pa.string()))
     found = Counter(counts["types"])
-    for entry in pc.value_counts(rows["type"]).to_pylist():
-        found[entry["values"]] += entry["counts"]
+    known = np.bincount(codes.drop_null().to_numpy(), minlength=len(names))
+    found.update({name: count for name, count in zip(names, known.tolist(), strict=True) if count})
+    if codes.null_count:
+        for entry in pc.value_counts(rows["type"].filter(codes.is_null())).to_pylist():
+            found[entry["values"]] += entry["counts"]
+        rows, codes = rows.filter(codes.is_valid()), codes.drop_null()
     counts["types"] = dict(found)
-    types = pa.array(config.prepare.sequence_types, pa.string())
-    rows = rows.filter(pc.is_in(rows["type"], value_set=types))
-    codes = pc.index_in(rows["type"], value_set=types).cast(pa.int16())
-    return rows.set_column(rows.schema.get_field_index("type"), "type", codes)
+    kinds = codes.cast(pa.int16())
+    return rows.set_column(rows.schema.get_field_index("type"), "type", kinds)
 
 
 def _in_splits(
@@ -116,8 +120,8 @@ def write_chunk(path: Path, buckets: Sequence[pa.Table]) -> None:
         buckets: The rows of each bucket.
     """
     schema = buckets[0].schema
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_file(path, schema, options=options) as writer:
+    # Not compressed: of integers that halves the bytes and takes a tenth of the job's time.
+    with pa.ipc.new_file(path, schema) as writer:
         for rows in buckets:
             # Of text that exceeds a batch, 2 GB of it, there would be several.
             (batch,) = rows.combine_chunks().to_batches() or [

@@ -11,9 +11,9 @@ from pipelines.config import RunConfig
 from pipelines.log_folder import TableName
 from seqdenoise.data.files import ParquetSource
 
-# What one process holds at a time: about 400 MB at the sizes below, for events of three integers.
+# What one process holds at a time: about 300 MB, for events of three integers.
 PART_ROWS = 1_000_000
-BUCKET_ROWS = 1_500_000
+BUCKET_ROWS = 1_000_000
 
 # Changes whenever the same log and run file would give other files.
 _FORMAT = 1

@@ -12,7 +12,7 @@ from seqdenoise.data.files import ParquetSource
 from seqdenoise.data.memory import Recycler
 from seqdenoise.data.options import ReadOptions
 from seqdenoise.data.plan import PlannedPool, ReadingPlan
-from seqdenoise.data.row_groups import RowGroupDecoder, Rows, concatenate
+from seqdenoise.data.row_groups import RowGroupDecoder, Rows, RowsBuilder
 from seqdenoise.errors import DataError
 
 Batch = dict[str, npt.NDArray[Any]]
@@ -113,12 +113,14 @@ class BatchReader:
             for planned in self._plan.pools(epoch, first_step):
                 if left is None:
                     left = self._left_over(source, planned)
-                pieces = [
-                    self._read(source, piece.group).slice(piece.start, piece.stop)
-                    for piece in planned.pieces
-                ]
-                rows = concatenate([left, *pieces] if left.num_rows else pieces, self._pool_memory)
-                del pieces
+                builder = RowsBuilder(len(planned.order), self._pool_memory)
+                builder.add(left)
+                for piece in planned.pieces:
+                    part = self._read(source, piece.group)
+                    builder.add(part.slice(piece.start, piece.stop))
+                    del part
+                rows = builder.rows()
+                del builder
                 bounds = [0, *planned.ends]
                 left = rows.take(planned.order[bounds[-1] :])
                 yield Pool(rows, planned.order, bounds[planned.first :])
@@ -139,11 +141,11 @@ class BatchReader:
         """What the pool before the first one would have left over to it."""
         if not len(planned.left):
             return Rows(0, {}, {})
-        parts, places = [], []
+        builder, places = RowsBuilder(len(planned.left), self._pool_memory), []
         for group, rows, positions in self._plan.locate(planned.left):
-            parts.append(self._read(source, group).take(rows))
+            builder.add(self._read(source, group).take(rows))
             places.append(positions)
-        return concatenate(parts, self._pool_memory).take(np.argsort(np.concatenate(places)))
+        return builder.rows().take(np.argsort(np.concatenate(places)))
 
     @property
     def names(self) -> list[str]:

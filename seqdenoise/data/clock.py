@@ -190,10 +190,13 @@ class Clock:
         """For each time, int64, the first slot of events at or after it; at least 1."""
         if self._ranked is not None:
             return np.searchsorted(self._ranked, times, side="left") + 1
-        distances = np.clip(times, self._low, self._high) - self._low
+        distances = np.clip(times, self._low, self._high)
+        distances -= self._low  # in place, like all of this: the events' times are many
         if self._unit > 1:
             distances = -(-distances // self._unit)
-        return distances + 1 + (times > self._high)
+        distances += 1
+        distances += times > self._high
+        return distances
 
     def after_time(self, times: IntArray) -> IntArray:
         """For each time, int64, the first slot of events after it; at least 1."""

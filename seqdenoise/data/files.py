@@ -8,7 +8,6 @@ from types import TracebackType
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from seqdenoise.data.locations import DataFile, Location, find_files, name_of
@@ -155,6 +154,9 @@ class ParquetSource:
 
     def row_groups_that_may(self, expression: pc.Expression) -> list[int]:
         """The row groups that may have a row for which `expression` is true, by their footers."""
+        # It takes pandas along, 40 MB that a process without conditions can do without.
+        import pyarrow.dataset as ds
+
         result = []
         for part, end in zip(self._parts, self._ends, strict=True):
             file = ds.ParquetFileFormat().make_fragment(part.file.path, part.file.filesystem)

@@ -85,12 +85,12 @@ class RowFilter:
         empty = source.schema.empty_table()
         try:
             self._expression = as_expression(where, source.schema)
-            self._passes(empty)
         except (pa.ArrowException, TypeError) as error:
             raise DataError(
-                f"{source.path}: expected a condition that fits its columns. "
-                f"Received: {where}, {' '.join(str(error).split())}"
+                f"{source.path}: expected values of the columns' types in `where`. "
+                f"Received: {where}, {_in_one_line(error)}"
             ) from error
+        self._passes(empty, source.path)
         # An expression does not tell its columns, but without one of them it cannot be computed.
         names = source.schema.names
         self.columns = [
@@ -98,24 +98,38 @@ class RowFilter:
             for name in dict.fromkeys(names)
             if not self._works(empty.select([i for i, other in enumerate(names) if other != name]))
         ]
+        if not self.columns:
+            raise DataError(
+                f"{source.path}: expected a condition on its columns. "
+                f"Received: {_in_one_line(self._expression)}"
+            )
 
     def _works(self, table: pa.Table) -> bool:
         try:
-            self._passes(table)
-        except pa.ArrowException:
+            self._passes(table, "")
+        except DataError:
             return False
         return True
 
-    def _passes(self, table: pa.Table) -> pa.ChunkedArray:
-        scanner = ds.dataset(table).scanner(columns={"passes": self._expression}, use_threads=False)
-        passes = scanner.to_table()["passes"]
+    def _passes(self, table: pa.Table, place: str) -> pa.ChunkedArray:
+        columns = {"passes": self._expression}
+        try:
+            passes = ds.dataset(table).scanner(columns=columns, use_threads=False).to_table()[0]
+        except pa.ArrowException as error:
+            raise DataError(
+                f"{place}: expected a condition that fits its columns. "
+                f"Received: {_in_one_line(self._expression)}, {_in_one_line(error)}"
+            ) from error
         if not pa.types.is_boolean(passes.type):
-            raise TypeError(f"expected true or false for each row. Received: {passes.type}")
-        return pc.fill_null(passes, False)
+            raise DataError(
+                f"{place}: expected a condition that is true or false for each row. "
+                f"Received: {_in_one_line(self._expression)}, which is {passes.type}"
+            )
+        return passes
 
-    def apply(self, table: pa.Table) -> pa.Table:
-        """The rows that pass; where the condition is null, a row does not."""
-        return table.filter(self._passes(table))
+    def apply(self, table: pa.Table, place: str) -> pa.Table:
+        """The rows that pass; where the condition is null, a row does not (Arrow drops it)."""
+        return table.filter(self._passes(table, place))
 
     def counts(self, source: ParquetSource) -> IntArray:
         """How many rows of each row group pass, int64; reads the condition's columns only.
@@ -126,5 +140,9 @@ class RowFilter:
         result = np.zeros(source.num_row_groups, np.int64)
         for index in sorted(possible):
             table = source.read_row_group(index, self.columns)
-            result[index] = pc.sum(self._passes(table)).as_py() or 0
+            result[index] = pc.sum(self._passes(table, source.place(index))).as_py() or 0
         return result
+
+
+def _in_one_line(what: object) -> str:
+    return " ".join(str(what).split())

@@ -48,9 +48,10 @@ class Recycler:
 
     def _block(self, size: int) -> Array:
         memory = None
-        # What is too small now will be too small again: sizes hardly vary, or grow.
+        # The last one given back may still be in the cache. What is too small now will be too small
+        # again: sizes hardly vary, or grow.
         while self._unused and (memory is None or len(memory) < size + _ALIGNMENT):
-            memory = self._unused.popleft()
+            memory = self._unused.pop()
         if memory is None or len(memory) < size + _ALIGNMENT:
             memory = np.empty(size + size // 8 + _ALIGNMENT, np.uint8)
         start = -memory.ctypes.data % _ALIGNMENT

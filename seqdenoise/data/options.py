@@ -96,6 +96,10 @@ class ReadOptions:
             )
         if buckets and self.ragged:
             raise ValueError("expected `length_buckets` or `ragged`. Received: both")
+        if self.shuffle_seed is not None and self.shuffle_seed < 0:
+            raise ValueError(
+                f"expected `shuffle_seed` of at least 0, or None. Received: {self.shuffle_seed}"
+            )
         index, number = self.shard
         if not 0 <= index < number:
             raise ValueError(

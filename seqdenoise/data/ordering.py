@@ -4,6 +4,10 @@ import numpy as np
 
 from seqdenoise.data.columns import IntArray
 
+# Positions are made so many at a time: whole arrays of them cost more than the sorting, in memory
+# that the system has to hand out page by page.
+_POSITIONS_AT_A_TIME = 2**16
+
 
 def stable_order(values: IntArray) -> IntArray:
     """What `np.argsort(values, kind="stable")` gives.
@@ -22,7 +26,7 @@ def stable_order(values: IntArray) -> IntArray:
         array([1, 3, 0, 2])
     """
     count = len(values)
-    if not count or (values[1:] >= values[:-1]).all():
+    if _ascending(values):
         return np.arange(count)
     bits = count.bit_length()
     low, high = int(values.min()), int(values.max())
@@ -30,7 +34,9 @@ def stable_order(values: IntArray) -> IntArray:
         return np.argsort(values, kind="stable")
     packed = values - low
     packed <<= bits
-    packed |= np.arange(count)
+    for start in range(0, count, _POSITIONS_AT_A_TIME):
+        stop = min(start + _POSITIONS_AT_A_TIME, count)
+        packed[start:stop] |= np.arange(start, stop)
     packed.sort()
     packed &= (1 << bits) - 1
     return packed
@@ -38,5 +44,11 @@ def stable_order(values: IntArray) -> IntArray:
 
 def order_by(major: IntArray, minor: IntArray) -> IntArray:
     """The stable order by `major`, and by `minor` where that is equal; int64, like theirs."""
+    if _ascending(minor):  # as in most logs, which are written as time goes by
+        return stable_order(major)
     by_minor = stable_order(minor)
     return by_minor[stable_order(major[by_minor])]
+
+
+def _ascending(values: IntArray) -> bool:
+    return bool((values[1:] >= values[:-1]).all())

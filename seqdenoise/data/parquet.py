@@ -49,7 +49,15 @@ def read_batches(
         ValueError: The options contradict each other or are out of range.
     """
     chosen = ReadOptions(**options)
+    _check_start(epoch, first_step)
     return _batches(location, chosen, epoch, first_step)
+
+
+def _check_start(epoch: int, first_step: int) -> None:
+    if epoch < 0 or first_step < 0:
+        raise ValueError(
+            f"expected epoch and first_step of at least 0. Received: {epoch}, {first_step}"
+        )
 
 
 def _batches(
@@ -94,6 +102,7 @@ def parquet_dataset(
         ValueError: As in `read_batches`.
     """
     chosen = ReadOptions(**options)
+    _check_start(first_epoch, first_step)
     with ParquetSource(location) as source:
         reader = BatchReader(source, chosen)
         scalars, lists = reader.decoder.dtypes(source)
@@ -157,8 +166,10 @@ class _Stream:
         mine: list[int] = []
         try:
             for pool in self._checked_pools(epoch, first_step):
-                key = next(self._numbers)
                 size = 1 if isinstance(pool, Exception) else pool.num_batches
+                if not size:
+                    continue
+                key = next(self._numbers)
                 self._pools[key] = pool
                 mine.append(key)
                 del pool

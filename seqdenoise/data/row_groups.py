@@ -1,6 +1,5 @@
 """One row group decoded to flat NumPy arrays, ready to be pooled, permuted and padded."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,34 +57,65 @@ class Rows:
         return Rows(stop - start, scalars, lists)
 
 
-def concatenate(parts: Sequence[Rows], recycler: Recycler) -> Rows:
-    """The rows of all parts, one part after another; in recycled memory where there are several."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = [{**part.scalars, **_fields(part)} for part in parts]
-    shapes = {
-        name: ((sum(len(part[name]) for part in columns),), first.dtype)
-        for name, first in columns[0].items()
-    }
-    joined = dict(zip(shapes, recycler.arrays(list(shapes.values())), strict=True))
-    for name, array in joined.items():
-        np.concatenate([part[name] for part in columns], out=array)
-    lists = {}
-    for kind, first in parts[0].lists.items():
-        some = [part.lists[kind] for part in parts]
-        sizes = [len(next(iter(one.fields.values()))) for one in some]
-        bases = np.cumsum([0, *sizes])
-        lists[kind] = Lists(
-            np.concatenate([one.starts + base for one, base in zip(some, bases, strict=False)]),
-            np.concatenate([one.lengths for one in some]),
-            {name: joined[name] for name in first.fields},
-        )
-    scalars = {name: joined[name] for name in parts[0].scalars}
-    return Rows(sum(part.num_rows for part in parts), scalars, lists)
+class RowsBuilder:
+    """Rows put together part by part, so that a part's memory is free before the next is read.
 
+    Args:
+        num_rows: How many rows there will be.
+        recycler: Where the memory comes from.
+    """
 
-def _fields(rows: Rows) -> dict[str, Array]:
-    return {name: flat for lists in rows.lists.values() for name, flat in lists.fields.items()}
+    def __init__(self, num_rows: int, recycler: Recycler):
+        self._num_rows = num_rows
+        self._recycler = recycler
+        self._rows_so_far = 0
+        self._columns: dict[str, Array] = {}
+        self._filled: dict[str, int] = {}
+        self._lists: dict[str, list[Lists]] = {}
+        self._names: dict[str, list[str]] = {}
+
+    def add(self, part: Rows) -> None:
+        """Adds rows behind those before."""
+        if not part.num_rows:
+            return
+        new = dict(part.scalars)
+        for kind, lists in part.lists.items():
+            new |= lists.fields
+            self._names[kind] = list(lists.fields)
+            base = self._filled.get(next(iter(lists.fields)), 0)
+            self._lists.setdefault(kind, []).append(Lists(lists.starts + base, lists.lengths, {}))
+        ends = {name: self._filled.get(name, 0) + len(values) for name, values in new.items()}
+        self._rows_so_far += part.num_rows
+        if any(
+            name not in self._columns or end > len(self._columns[name])
+            for name, end in ends.items()
+        ):
+            self._grow(new, ends)
+        for name, values in new.items():
+            self._columns[name][self._filled.get(name, 0) : ends[name]] = values
+        self._filled = ends
+
+    def _grow(self, new: dict[str, Array], ends: dict[str, int]) -> None:
+        # If the rest is like the rows so far it fits, with a fifth to spare.
+        shapes = [
+            ((max(end, end * self._num_rows * 6 // (self._rows_so_far * 5)),), new[name].dtype)
+            for name, end in ends.items()
+        ]
+        larger = dict(zip(ends, self._recycler.arrays(shapes), strict=True))
+        for name, filled in self._filled.items():
+            larger[name][:filled] = self._columns[name][:filled]
+        self._columns = larger
+
+    def rows(self) -> Rows:
+        """All rows."""
+        columns = {name: self._columns[name][:end] for name, end in self._filled.items()}
+        lists = {}
+        for kind, parts in self._lists.items():
+            starts = np.concatenate([part.starts for part in parts])
+            lengths = np.concatenate([part.lengths for part in parts])
+            fields = {name: columns.pop(name) for name in self._names[kind]}
+            lists[kind] = Lists(starts, lengths, fields)
+        return Rows(self._rows_so_far, columns, lists)
 
 
 class RowGroupDecoder:
@@ -161,9 +191,10 @@ class RowGroupDecoder:
                 read as its column should; names file, row group and column.
         """
         table = source.read_row_group(index, self._read)
+        place = source.place(index)
         if self.filter is not None:
-            table = self.filter.apply(table)
-        place = source.place(index) + ("" if self.filter is None else ", rows that pass `where`")
+            table = self.filter.apply(table, place)
+            place += ", rows that pass `where`"
         scalars = {name: self._numbers(decoded(table[name]), name, place) for name in self._columns}
         if self._weight is not None:
             _refuse_negative(scalars[self._weight], f"{place}, column `{self._weight}`")

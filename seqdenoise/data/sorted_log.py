@@ -85,8 +85,9 @@ class SortedLog:
         values = {name: decoded(column) for name, column in fields.items()}
 
         order = order_by(users, times)
-        sorted_users, sorted_times = users[order], times[order]
-        self._users, ranks = _ranked(sorted_users)
+        sorted_times = times[order]
+        self._users, ranks = _ranked(users[order])
+        del users, times  # each as large as what is made of it
         past = _histories(histories, rules.types)
         if past:
             everyone = np.unique(np.concatenate([self._users, *(of for of, _ in past.values())]))
@@ -169,11 +170,11 @@ class _Merge:
 
 def _ranked(values: IntArray) -> tuple[IntArray, IntArray]:
     """The distinct values of a sorted array, and the rank of each value among them."""
-    ranks = np.zeros(len(values), np.int64)
-    np.cumsum(values[1:] != values[:-1], out=ranks[1:])
     first = np.ones(len(values), np.bool_)
-    first[1:] = values[1:] != values[:-1]
-    return values[first], ranks
+    np.not_equal(values[1:], values[:-1], out=first[1:])
+    starts = np.flatnonzero(first)
+    ranks = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(values)))
+    return values[starts], ranks
 
 
 def _histories(

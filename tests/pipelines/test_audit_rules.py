@@ -160,11 +160,49 @@ def test_a_value_beside_a_history_entry(tmp_path, name):
     def change(row):
         if None not in row["click__timestamp"]:
             return False
-        row[f"click__{name}"][0] = 1
+        row[f"click__{name}"][0] = 0
         return True
 
     expected = {"price": {NOT_LAST, FOREIGN}}.get(name, {f"a wrong {name}"})
     assert plant(config, change, "train") == expected
+
+
+def before_1970(folder, **rules):
+    """Prepares a log whose times are all negative: the 0 under a null would be the future."""
+    write_log(folder)
+    shift = small_log.START + 601 * MINUTE
+    for name in ("events", "impressions"):
+        path = folder / "log" / f"{name}.parquet"
+        table = pq.read_table(path)
+        times = pa.array(table["timestamp"].to_numpy() - shift)
+        index = table.schema.get_field_index("timestamp")
+        pq.write_table(table.set_column(index, "timestamp", times), path)
+    split = {"valid_from": -241 * MINUTE, "test_from": -121 * MINUTE}
+    config = small_log.settings(folder, **rules, split=split)
+    prepare(config)
+    return config
+
+
+@pytest.mark.parametrize("deduplicate", ["exact", "consecutive", "item"])
+def test_histories_lie_before_negative_times(tmp_path, deduplicate):
+    report = audit(before_1970(tmp_path, deduplicate=deduplicate))
+    assert report.violations == []
+    assert report.history_entries_checked > 50
+
+
+def test_a_history_entry_has_no_age_to_be_within_max_age(tmp_path):
+    config = before_1970(tmp_path, max_age=90 * MINUTE)
+
+    def change(row):
+        if not 0 < len(row["click__item"]) < 6:
+            return False
+        for name in ("item", "brand", "author", "timestamp"):
+            row[f"click__{name}"].insert(
+                0, None if name == "timestamp" else row[f"click__{name}"][0]
+            )
+        return True
+
+    assert plant(config, change) == {OLD, INCOMPLETE, FOREIGN}
 
 
 def test_the_price_of_a_later_event_of_the_same_item(tmp_path):
@@ -186,6 +224,18 @@ def test_the_price_of_a_later_event_of_the_same_item(tmp_path):
         return bool(later)
 
     assert plant(config, change) == {FOREIGN}
+
+
+def test_an_event_after_the_impression_where_ties_are_taken_in(tmp_path):
+    config = prepared_with(tmp_path, ties="include")
+
+    def change(row):
+        if not row["click__timestamp"]:
+            return False
+        row["click__timestamp"][-1] = row["timestamp"] + 1
+        return True
+
+    assert plant(config, change) == {"an event after the impression", NOT_LAST, FOREIGN}
 
 
 def test_an_older_entry_of_an_item_instead_of_its_latest(tmp_path):

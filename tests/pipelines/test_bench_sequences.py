@@ -35,7 +35,7 @@ def test_the_log_has_what_makes_the_task_hard(log):
         assert table["timestamp"].is_monotonic_increasing
     own = shown.merge(events, on=["user", "timestamp"])
     assert 150 < len(own) < 350  # impressions at the time of an event of their user
-    per_user = events.groupby(["user", "type"]).size()
+    per_user = events.groupby(["user", "type"], observed=True).size()
     assert per_user.max() > MAX_LENGTH
     assert set(events["type"]) == set(TYPES)
 

@@ -275,6 +275,26 @@ def test_raw_tables(tmp_path):
     ]
 
 
+def test_which_table_a_file_is(tmp_path):
+    events = raw_tables()["events"]
+    log = tmp_path / "events.parquet"
+    log.mkdir()
+    del events["item"]
+    # By the name of the folder in a log; its columns alone would rather say otherwise.
+    del events["timestamp"]
+    (finding,) = check([write(log / "part-0.parquet", events)]).findings
+    assert (finding.code, finding.what.split(". ")[0]) == (
+        "missing_column",
+        "expected `item`, `timestamp` (events table)",
+    )
+    events = raw_tables()["events"]
+    (finding,) = check([write(tmp_path / "day.parquet", events)]).findings
+    assert (finding.code, finding.row) == ("duplicate_event", 2)
+    del events["type"]
+    (finding,) = check([write(tmp_path / "day.parquet", events)]).findings
+    assert (finding.code, finding.row, finding.count) == ("duplicate", 1, 2)
+
+
 def test_the_check_goes_on_after_a_file_that_cannot_be_read(tmp_path):
     (tmp_path / "empty.parquet").write_bytes(b"")
     good = write(tmp_path / "good.parquet", **with_value("price", 5, None))
@@ -441,7 +461,7 @@ def test_the_table_for_a_terminal(tmp_path):
 
 
 def test_many_keys_are_told_apart():
-    from pipelines.check_duplicates import RepeatedKeys, key_hashes
+    from pipelines.checking.duplicates import RepeatedKeys, key_hashes
 
     n = 40_000
     random = np.random.default_rng(0)

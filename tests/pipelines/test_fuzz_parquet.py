@@ -17,6 +17,8 @@ import pyarrow as pa
 import pytest
 from parquet_mutants import REFUSED
 
+pytestmark = pytest.mark.slow
+
 WORKER = Path(parquet_mutants.__file__).with_name("parquet_fuzz_worker.py")
 NAMES = [
     *(("prepared", name) for name in parquet_mutants.PREPARED_MUTATIONS),
@@ -240,7 +242,7 @@ def cases(tmp_path_factory):
             other = "impressions" if table == "events" else "events"
             assert parquet_mutants.write(plain(other), folder / f"{other}.parquet", random)
         key = {"name": (table, name), "path": str(path), "table": table}
-        jobs.append({**key, "as_dataset": number % 8 == 0})
+        jobs.append({**key, "thorough": number % 6 == 0})
     (home / "jobs").write_bytes(pickle.dumps(jobs))
     result = subprocess.run(
         [sys.executable, str(WORKER), str(home / "jobs"), str(home / "outcomes")],
@@ -256,7 +258,8 @@ def cases(tmp_path_factory):
                 name, outcome = pickle.load(file)
                 outcomes[name] = outcome
     if result.returncode:
-        reached = next(job["name"] for job in jobs if job["name"] not in outcomes)
+        left = [job["name"] for job in jobs if job["name"] not in outcomes]
+        reached = left[0] if left else "after the last file"
         pytest.fail(f"{reached}: the process ended with {result.returncode}:\n{result.stderr}")
     return {key: (*case, outcomes.get(key)) for key, case in cases.items()}
 
@@ -272,11 +275,16 @@ def expected_of(table, mutant):
         return REFUSED
 
 
-def filtered(rows):
-    """The rows that pass the worker's condition; without one a reader refuses."""
+def wanted_of(job, rows):
+    """What one of the worker's jobs makes of rows; some refuse where none are left."""
     if rows == REFUSED:
         return rows
-    return [row for row in rows if row["timestamp"] >= 1010] or REFUSED
+    if job == "where":
+        return [row for row in rows if row["timestamp"] >= 1010] or REFUSED
+    if job == "prepare":
+        splits = {(row["timestamp"] >= 50_000) + (row["timestamp"] >= 100_000) for row in rows}
+        return rows if splits == {0, 1, 2} else REFUSED
+    return rows
 
 
 def unordered(rows):
@@ -299,19 +307,19 @@ def test_a_spoilt_file_gives_its_rows_or_one_clear_error(cases, table, name):
     for job in set(outcomes) - {"check"}:
         how, received = outcomes[job]
         assert how != "bug", (job, received)
-        wanted = filtered(expected) if job == "where" else expected
+        wanted = wanted_of(job, expected)
         if how == "error":
             assert wanted == REFUSED or mutant.may_refuse, (job, received)
             check_error(received, path)
         elif job == "where" and wanted == REFUSED:
             # What cannot be read may be in the rows that do not pass; not so where bytes are gone.
             assert mutant.damage is None
-        elif job == "shuffled":
+        elif job in ("shuffled", "prepare"):
             assert unordered(received) == unordered(wanted)
         else:
             assert received == wanted, job
     # However it is read, it is read alike.
-    assert len({outcomes[job][0] for job in set(outcomes) - {"check", "where"}}) == 1
+    assert len({outcomes[job][0] for job in set(outcomes) - {"check", "where", "prepare"}}) == 1
 
     how, findings = outcomes["check"]
     assert how == "rows", findings
@@ -328,4 +336,5 @@ def test_there_are_enough_of_each(cases):
     outcomes = [case[2]["rows"][0] for case in written.values()]
     assert outcomes.count("rows") > 60
     assert outcomes.count("error") > 60
-    assert sum("dataset" in case[2] for case in written.values()) > 10
+    for job in ("dataset", "prepare"):
+        assert sum(job in case[2] for case in written.values()) > 10

@@ -118,6 +118,8 @@ def test_a_weight_is_float_and_checked(path, tmp_path):
         {"length_buckets": (4, 2)},
         {"length_buckets": (2, 4), "ragged": True},
         {"weight": "weight"},
+        {"shuffle_seed": -1},
+        {"first_step": -1},
         {"weight": "number", "encoders": {"number": HashEncoder(3)}},
         {"sequences": {"click": ["item", "row_splits"]}, "ragged": True},
     ],
@@ -186,3 +188,21 @@ def test_abandoned_iterators_leave_no_pool_in_memory(path, monkeypatch):
         assert len(list(dataset)) == 13
         gc.collect()
         assert streams.pop()._pools == {}
+
+
+def test_pools_smaller_than_a_batch_are_not_kept(path, monkeypatch):
+    from seqdenoise.data import parquet
+
+    most = 0
+    original = parquet._Stream._stacks
+
+    def stacks(self, key, index):
+        nonlocal most
+        most = max(most, len(self._pools))
+        return original(self, key, index)
+
+    monkeypatch.setattr(parquet._Stream, "_stacks", stacks)
+    options = READ | {"batch_size": 33, "pool_row_groups": 1, "shuffle_seed": 1}
+    sizes = [len(batch["number"]) for batch in parquet_dataset(path, **options)]
+    assert sizes == [33, 33, 33, 4]
+    assert most <= 2

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seqdenoise.data.files import ParquetSource
-from seqdenoise.data.locations import find_files
+from seqdenoise.data.locations import exists, find_files
 from seqdenoise.errors import DataError
 
 
@@ -136,6 +136,66 @@ def test_a_url_that_needs_fsspec_says_so_without_its_password(monkeypatch):
 def test_a_url_nobody_opens(tmp_path):
     with pytest.raises(DataError, match=r"nonsense://x: expected a URL"):
         ParquetSource("nonsense://x")
+
+
+def test_what_exists(folder):
+    assert exists(folder)
+    assert exists(folder / "part-00000.parquet")
+    assert exists(f"file://{folder}")
+    assert not exists(folder / "absent")
+    assert not exists(f"file://{folder}/absent")
+    with pytest.raises(DataError, match="nonsense://x: expected a URL"):
+        exists("nonsense://x")
+
+
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_the_part_that_has_a_row_group_can_be_opened_alone(folder, prefix):
+    for location in (f"{prefix}{folder}", f"{prefix}{folder}/part-*.parquet"):
+        with ParquetSource(location) as source:
+            for index in range(source.num_row_groups):
+                part, local = source.part_of(index)
+                with ParquetSource(part) as alone:
+                    assert alone.place(local) == source.place(index)
+                    assert alone.read_row_group(local, ["number"]).equals(
+                        source.read_row_group(index, ["number"])
+                    )
+
+
+def test_the_options_of_a_url_stay_with_its_files(tmp_path):
+    pytest.importorskip("fsspec")
+    write(tmp_path / "all" / "a.parquet", [1])
+    write(tmp_path / "all" / "b" / "c.parquet", [2])
+    url = f"mock-local://x@{tmp_path}/all?key=secret"
+    fsspec = __import__("fsspec")
+
+    class Options(fsspec.get_filesystem_class("file")):
+        protocol = "mock-local"
+
+        @classmethod
+        def _strip_protocol(cls, path):
+            # Whoever lost the options on the way would fail here.
+            if "://" in path:
+                assert path.endswith("?key=secret")
+                path = path.split("@")[1].split("?")[0]
+            return super()._strip_protocol(path)
+
+    fsspec.register_implementation("mock-local", Options, clobber=True)
+    with ParquetSource(url) as source:
+        assert source.read(["number"])["number"].to_pylist() == [1, 2]
+        assert "secret" not in source.place(1)
+        part, _ = source.part_of(1)
+    assert part == f"mock-local://x@{tmp_path}/all/b/c.parquet?key=secret"
+    assert numbers(part) == [2]
+
+
+def test_row_counts_that_contradict_are_refused(folder):
+    path = folder / "part-00000.parquet"
+    content = path.read_bytes()
+    # The footer has the numbers of rows of both row groups, 2 and 1, as zigzag varints.
+    footer = content.rindex(b"\x16\x02")
+    path.write_bytes(content[:footer] + b"\x16\x00" + content[footer + 2 :])
+    with pytest.raises(DataError, match=r"part-00000.parquet: expected row groups that add up to"):
+        ParquetSource(folder)
 
 
 def bad_locations(folder):

@@ -120,9 +120,11 @@ def test_a_condition_finds_its_columns(path):
     [
         ({"absent": 1}, "expected one column `absent` (`where`)"),
         (pc.field("absent") == 1, "expected a condition that fits its columns"),
-        ({"number": "x"}, "expected a condition that fits its columns"),
+        ({"number": "x"}, "expected values of the columns' types in `where`"),
+        (pc.field("number").isin(["x"]), "expected a condition that fits its columns"),
+        (pc.scalar(True), "expected a condition on its columns"),
         ({"click__item": (1, 2)}, "expected a condition that fits its columns"),
-        (pc.field("number"), "expected true or false for each row. Received: int64"),
+        (pc.field("number"), "true or false for each row. Received: number, which is int64"),
         ({"number": 99}, "expected at least one row that passes `where`. Received: none of 40"),
     ],
     ids=str,
@@ -133,6 +135,13 @@ def test_conditions_that_do_not_fit_the_file_are_refused(path, where, message):
     assert str(caught.value).startswith(str(path))
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_condition_that_fails_on_a_value_names_the_row_group(path):
+    where = pc.scalar(1) / (pc.field("number") - 25) > 0
+    message = r"a.parquet, row group 2: expected a condition that fits its columns.*divide by zero"
+    with pytest.raises(DataError, match=message):
+        list(read_batches(path, **READ, where=where))
 
 
 @pytest.mark.parametrize(

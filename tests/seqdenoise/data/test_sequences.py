@@ -221,7 +221,7 @@ def test_far_times_give_the_same_as_near_ones(jitter, shift):
     """Slots are whole units of 1e15 ticks without jitter, ranks with it: no two share a divisor."""
 
     def far(time):
-        return (time - 500) * 10**15 + jitter * (time % 7)
+        return (time - 500) * 10**15 + jitter * (time % 3)
 
     random = np.random.default_rng(0)
     rows = [

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from pipelines.check_findings import Findings
+from pipelines.checking.findings import Findings
 from pipelines.config import RunConfig
 from seqdenoise.data.columns import is_list, is_string
 

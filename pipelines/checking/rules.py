@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.check_findings import Findings, Place
-from pipelines.check_layout import Layout
+from pipelines.checking.findings import Findings, Place
+from pipelines.checking.layout import Layout
 from seqdenoise.data.columns import IntArray, decoded, flatten_lists
 from seqdenoise.errors import DataError
 

@@ -1,0 +1,1 @@
+"""Parts of the validator of parquet files."""
