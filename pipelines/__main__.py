@@ -19,7 +19,8 @@ os.environ.setdefault(
     str(
         int(
             __name__ == "__main__"
-            and {*sys.argv[1:2]} <= {"simulate", "import", "prepare", "audit", "check"}
+            and {*sys.argv[1:2]}
+            <= {"simulate", "import", "prepare", "audit", "check", "compare", "coverage"}
         )
     ),
 )
@@ -327,18 +328,83 @@ def inspect(
 
 @app.command()
 def ab(run_file: RunFile, folder: Folder = None) -> None:
-    """Train control and treatment over the seeds and give the verdict."""
+    """Train control and treatments over the seeds, give the verdict and write a report."""
     from pipelines.ab import run_ab
-    from seqdenoise.evaluation.verdict import headline, to_markdown
+    from seqdenoise.evaluation.verdict import headline
 
     with _one_clear_error():
         config = load_run_config(run_file, folder)
         comparison = run_ab(config)
+    table = (config.folder / "ab" / "ab.md").read_text(encoding="utf-8")
     if sys.stdout.isatty():
-        Console().print(Markdown(to_markdown(comparison)))
+        Console().print(Markdown(table))
     else:
-        print(to_markdown(comparison))
-    print(headline(comparison))
+        print(table)
+    for arm, one in comparison.arms.items():
+        print(headline(one) if len(comparison.arms) == 1 else f"{arm}:\n{headline(one)}")
+    print(f"report: {config.folder / 'ab' / 'report.html'}")
+
+
+@app.command()
+def compare(
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            help="An arm each, the control first: a parquet file with user, label, score and "
+            "optionally weight; of several seeds a folder or a quoted glob of files, or NAME=FILE "
+            "again and again.",
+            show_default=False,
+        ),
+    ],
+    slice_: Annotated[
+        list[str] | None,
+        typer.Option("--slice", help="Column of the first file to slice by; may be repeated."),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="AUC, GAUC, log loss, NDCG@10 and others; may be repeated."),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that joins the rows of all files. By default `row` where the first file "
+            "has it; without one all files have the same rows in the same order.",
+            show_default=False,
+        ),
+    ] = None,
+    multiplicity: Annotated[
+        Literal["holm", "benjamini-hochberg"],
+        typer.Option(help="How p values are corrected for the number of slices."),
+    ] = "holm",
+    resamples: Annotated[int, typer.Option(min=2, help="Draws of the users.")] = 2000,
+    confidence: Annotated[float, typer.Option(help="Of the intervals.")] = 0.95,
+    report: Annotated[
+        Path | None, typer.Option(help="HTML file of the report.", show_default=False)
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option(help="JSON file of all figures.", show_default=False)
+    ] = None,
+) -> None:
+    """Compare anybody's score files: the verdict of `ab` on models trained elsewhere."""
+    from pipelines.compare_files import METRICS, compare_files
+
+    with _one_clear_error():
+        found = compare_files(
+            files,
+            slices=slice_ or (),
+            metrics=metric or METRICS,
+            key=key,
+            multiplicity=multiplicity,
+            num_resamples=resamples,
+            confidence=confidence,
+            report=report,
+            json_file=json,
+        )
+    if sys.stdout.isatty():
+        Console().print(Markdown(found.to_markdown()))
+    else:
+        print(found.to_markdown())
+    print(found.headline())
 
 
 @app.command()
@@ -351,6 +417,24 @@ def export(
 
     with _one_clear_error():
         export(run, output)
+
+
+@app.command()
+def coverage(
+    experiments: Annotated[
+        int, typer.Option(min=20, help="A/Bs without a difference, and as many with one.")
+    ] = 400,
+    resamples: Annotated[int, typer.Option(min=2, help="Draws of the users in each.")] = 300,
+    output: Annotated[
+        Path | None, typer.Option(help="JSON file of all figures.", show_default=False)
+    ] = None,
+) -> None:
+    """Count on simulated A/Bs how often intervals cover and promised gains are found."""
+    from pipelines.coverage_study import coverage_study, to_markdown
+
+    with _one_clear_error():
+        report = coverage_study(num_experiments=experiments, num_resamples=resamples, output=output)
+    print(to_markdown(report))
 
 
 @benchmarks.command()
@@ -369,6 +453,25 @@ def transport(
 
     with _one_clear_error():
         report = bench_transport(sizes.split(","), rounds=rounds, memory=memory, output=output)
+    print(to_markdown(report))
+
+
+@benchmarks.command()
+def metrics(
+    rows: Annotated[int, typer.Option(min=1000, help="Rows of the table.")] = 10_000_000,
+    loop_rows: Annotated[
+        int, typer.Option(min=1000, help="Rows for scikit-learn's loops.")
+    ] = 200_000,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 3,
+    output: Annotated[
+        Path | None, typer.Option(help="JSON file of all figures.", show_default=False)
+    ] = None,
+) -> None:
+    """Time every metric on a large table, beside scikit-learn where it has it."""
+    from pipelines.bench_metrics import bench_metrics, to_markdown
+
+    with _one_clear_error():
+        report = bench_metrics(rows=rows, loop_rows=loop_rows, rounds=rounds, output=output)
     print(to_markdown(report))
 
 

@@ -1,17 +1,26 @@
 """Training the arms of a run over its seeds: each run once, finished ones kept."""
 
 import hashlib
+import io
 import json
 import logging
+import os
+import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import tensorflow as tf
 
 from pipelines.config import ConfigError, RunConfig
 from pipelines.features import Features, fit_features
+from pipelines.preparation.local import WorkerDiedError
 from pipelines.run_comparison import compare_runs
 from pipelines.train import train
 from seqdenoise.data.atomic import atomic_file
@@ -20,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 _HEALTH = ("alignment", "uniformity", "effective_rank")
 CONTROL = "control"
+_CORES_OF_A_RUN = 4
+_BYTES_OF_A_RUN = 2 * 2**30
 
 
 def _fingerprint(config: RunConfig) -> str:
@@ -42,21 +53,87 @@ def _is_finished(folder: Path, fingerprint: str) -> bool:
     return mark.is_file() and mark.read_text(encoding="utf-8") == fingerprint
 
 
-def train_arms(arms: Mapping[str, RunConfig], seeds: Sequence[int], folder: Path) -> None:
+@dataclass(frozen=True)
+class _Run:
+    """One arm with one seed, to be trained."""
+
+    arm: str
+    seed: int
+    config: RunConfig
+    features: Features
+    folder: Path
+    fingerprint: str
+
+
+def default_processes() -> int:
+    """How many runs to train at a time on this machine: one for every four cores, at least one.
+
+    TensorFlow spreads a run of the reference ranker over two to four cores, so on a machine of two
+    a second process would wait for the first. A process takes some 2 GB. With a GPU it is one:
+    TensorFlow takes all of a GPU's memory.
+    """
+    if tf.config.list_physical_devices("GPU"):
+        return 1
+    by_cores = len(os.sched_getaffinity(0)) // _CORES_OF_A_RUN
+    memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(by_cores, memory // _BYTES_OF_A_RUN))
+
+
+def train_arms(
+    arms: Mapping[str, RunConfig],
+    seeds: Sequence[int],
+    folder: Path,
+    *,
+    processes: int | None = 1,
+) -> None:
     """Trains every arm with every seed into `folder/{arm}-seed{seed}` (see `train`).
 
     Arms of one seed see the same data in the same order. Runs that an earlier call finished with
-    the same configuration and data are kept.
+    the same configuration and data are kept, also those of a call that failed half-way. How many
+    are trained at a time changes no result.
 
     Args:
         arms: By name, the run of each.
         seeds: The seeds.
         folder: Where the runs go.
+        processes: How many runs to train at a time, each in a process of its own if more than one;
+            None for `default_processes`.
 
     Raises:
         ConfigError: The plug-in's options do not go together.
         DataError: A prepared file is missing, damaged, or lacks a column or a class.
+        WorkerDiedError: A process was killed.
     """
+    runs = _missing_runs(arms, seeds, folder)
+    number = min(default_processes() if processes is None else processes, len(runs))
+    if number <= 1:
+        for done, run in enumerate(runs, 1):
+            _train_run(run)
+            _log_done(run, done, len(runs))
+        return
+    # Not forked: a fork of a process with threads (Arrow's, TensorFlow's) can hang.
+    with ProcessPoolExecutor(
+        number, mp_context=get_context("spawn"), initializer=_without_bars
+    ) as pool:
+        futures = {pool.submit(_train_run, run): run for run in runs}
+        try:
+            for done, future in enumerate(as_completed(futures), 1):
+                future.result()
+                _log_done(futures[future], done, len(runs))
+        except BrokenProcessPool as error:
+            raise WorkerDiedError(
+                "training: expected every process to finish its run. Received: one that ended "
+                "without an answer, killed for its memory most likely. What is finished is kept in "
+                f"{folder}; run again, with fewer processes"
+            ) from error
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+
+
+def _missing_runs(arms: Mapping[str, RunConfig], seeds: Sequence[int], folder: Path) -> list[_Run]:
+    runs = []
     fitted: dict[str, Features] = {}
     for seed in seeds:
         for arm, config in arms.items():
@@ -68,8 +145,22 @@ def train_arms(arms: Mapping[str, RunConfig], seeds: Sequence[int], folder: Path
             if _is_finished(run_folder, fingerprint):
                 logger.info("%s, seed %d: kept from an earlier call", arm, seed)
                 continue
-            train(config, run_folder, seed=seed, features=fitted[model], name=arm)
-            (run_folder / "fingerprint.txt").write_text(fingerprint, encoding="utf-8")
+            runs.append(_Run(arm, seed, config, fitted[model], run_folder, fingerprint))
+    return runs
+
+
+def _train_run(run: _Run) -> None:
+    train(run.config, run.folder, seed=run.seed, features=run.features, name=run.arm)
+    (run.folder / "fingerprint.txt").write_text(run.fingerprint, encoding="utf-8")
+
+
+def _without_bars() -> None:
+    # Keras' bars of several runs would write over each other on a terminal.
+    sys.stdout = io.StringIO()
+
+
+def _log_done(run: _Run, done: int, total: int) -> None:
+    logger.info("%s, seed %d: trained, run %d of %d", run.arm, run.seed, done, total)
 
 
 def _row(run_folder: Path) -> dict[str, Any]:

@@ -174,6 +174,7 @@ class TrainConfig(_Section):
     """The optimisation of one run.
 
     With `cosine_decay` the learning rate falls to 0 along half a cosine over all `epochs`.
+    `tensorboard` and `mlflow`, the name of an experiment, log the training there too.
     """
 
     batch_size: int = Field(default=512, ge=1)
@@ -182,14 +183,37 @@ class TrainConfig(_Section):
     cosine_decay: bool = False
     patience: int = Field(default=1, ge=0)
     pool_row_groups: int = Field(default=8, ge=1)
+    tensorboard: bool = False
+    mlflow: str | None = None
 
 
 class AbConfig(_Section):
-    """The A/B: which seeds, and how the interval is made."""
+    """The A/B: which arms and seeds, by what they are judged, and how the interval is made.
+
+    Beside `control` and `treatment` take part the `arms` named here, from the run file's `arms`
+    section. With `slices` every metric is also compared within slices of the test rows (see
+    `pipelines.run_slices`; `slice_by` names further columns), corrected for their number by
+    `multiplicity`. `noise_levels` are shares of planted events at which all
+    runs are scored again; none by default, since each costs a pass over the test rows a run.
+    `train_noise` is planted into the training and validation rows of all arms. `noise_draw` says
+    whether every item is as likely or popular ones more.
+    `processes` is how many runs are trained at a time; by default what the machine bears.
+    """
 
     seeds: list[int] = Field(default=[0, 1, 2], min_length=1)
+    arms: list[str] = []
+    metrics: list[str] = Field(
+        default=["AUC", "GAUC", "log loss", "normalised entropy", "ECE", "NDCG@10"], min_length=1
+    )
     num_resamples: int = Field(default=2000, ge=100)
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    slices: bool = True
+    slice_by: list[str] = []
+    multiplicity: Literal["holm", "benjamini-hochberg"] = "holm"
+    noise_levels: list[Rate] = []
+    train_noise: Rate = 0.0
+    noise_draw: Literal["uniform", "popularity"] = "uniform"
+    processes: int | None = Field(default=None, ge=1)
 
 
 class RunConfig(_Section):
@@ -235,6 +259,13 @@ class RunConfig(_Section):
 
     @model_validator(mode="after")
     def _arms_are_runs(self) -> "RunConfig":
+        taken = {"control", "treatment"}
+        wrong = [name for name in self.ab.arms if name not in self.arms or name in taken]
+        if wrong:
+            raise ValueError(
+                f"`ab.arms` may name {sorted(set(self.arms) - taken)}, from `arms`. "
+                f"Received: {wrong}"
+            )
         for name in self.arms:
             try:
                 self.arm(name)

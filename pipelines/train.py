@@ -17,6 +17,7 @@ from pipelines.config import RunConfig
 from pipelines.denoiser import build_denoiser
 from pipelines.features import Features, fit_features
 from pipelines.models import Ranker, RankingModel
+from pipelines.run_logging import run_logging
 from seqdenoise.data.atomic import atomic_folder
 from seqdenoise.data.files import ParquetSource
 from seqdenoise.data.parquet import data_errors
@@ -84,10 +85,10 @@ class _GradientBalance(tf.keras.callbacks.Callback):
 class _ValidationAuc(tf.keras.callbacks.Callback):
     """Puts the exact validation AUC into the logs of each epoch (Keras' own is binned)."""
 
-    def __init__(self, dataset: tf.data.Dataset, labels: npt.NDArray[Any], run: str) -> None:
+    def __init__(self, dataset: tf.data.Dataset, targets: pd.DataFrame, run: str) -> None:
         super().__init__()
         self._dataset = dataset
-        self._labels = labels
+        self._targets = targets
         self._run = run
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -95,7 +96,7 @@ class _ValidationAuc(tf.keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         logs = {} if logs is None else logs
-        logs["valid_auc"] = auc(self._labels, score(self.model, self._dataset))
+        logs["valid_auc"] = _quality(self._targets, score(self.model, self._dataset))["auc"]
         logger.info(
             "%s: epoch %d, loss %.4f, valid AUC %.4f, %.0f s",
             self._run,
@@ -107,10 +108,12 @@ class _ValidationAuc(tf.keras.callbacks.Callback):
 
 
 def _targets(path: Path, label: str) -> pd.DataFrame:
+    """`user`, `label`, and `weight` where the log has it."""
     with ParquetSource(path) as source:
-        source.require(["user", label])
+        names = ["user", label, *(name for name in ["weight"] if name in source.schema.names)]
+        source.require(names)
         parts = [
-            source.read_row_group(index, ["user", label]).to_pandas()
+            source.read_row_group(index, names).to_pandas()
             for index in range(source.num_row_groups)
         ]
     frame = pd.concat(parts, ignore_index=True).rename(columns={label: "label"})
@@ -124,10 +127,11 @@ def _targets(path: Path, label: str) -> pd.DataFrame:
 
 def _quality(targets: pd.DataFrame, scores: npt.NDArray[np.float32]) -> dict[str, float]:
     labels, users = targets["label"].to_numpy(), targets["user"].to_numpy()
+    weights = targets["weight"].to_numpy() if "weight" in targets else None
     return {
-        "auc": float(auc(labels, scores)),
-        "gauc": float(gauc(labels, scores, users)),
-        "log_loss": float(log_loss(labels, scores)),
+        "auc": float(auc(labels, scores, weights=weights)),
+        "gauc": float(gauc(labels, scores, users, weights=weights)),
+        "log_loss": float(log_loss(labels, scores, weights=weights)),
     }
 
 
@@ -150,9 +154,9 @@ def train(
 ) -> dict[str, Any]:
     """Trains one model and writes `folder`, whole or not at all.
 
-    The folder holds `metrics.json`, `history.csv`, `scores.parquet` (test rows in file order),
-    `features.json`, `run.json` (the configuration) and `checkpoint/`, the weights of the best epoch
-    by validation AUC.
+    The folder holds `metrics.json`, `history.csv`, `scores.parquet` (test rows in file order, with
+    `weight` where the log has it), `features.json`, `run.json` (the configuration) and
+    `checkpoint/`, the weights of the best epoch by validation AUC.
 
     Args:
         config: The run.
@@ -202,14 +206,19 @@ def train(
             callbacks.append(_GradientBalance(next(iter(first))))
     with atomic_folder(folder) as aside:
         best = str(aside / "checkpoint" / "best")
-        with data_errors():
+        with (
+            run_logging(
+                aside, run, tensorboard=settings.tensorboard, mlflow=settings.mlflow
+            ) as loggers,
+            data_errors(),
+        ):
             fitted = model.fit(
                 training,
                 epochs=settings.epochs,
                 verbose=1 if sys.stdout.isatty() else 0,
                 callbacks=[
                     *callbacks,
-                    _ValidationAuc(scoring["valid"], targets["valid"]["label"].to_numpy(), run),
+                    _ValidationAuc(scoring["valid"], targets["valid"], run),
                     tf.keras.callbacks.ModelCheckpoint(
                         best,
                         monitor="valid_auc",
@@ -220,6 +229,7 @@ def train(
                     tf.keras.callbacks.EarlyStopping(
                         monitor="valid_auc", mode="max", patience=settings.patience
                     ),
+                    *loggers,
                 ],
             )
         model.load_weights(best).expect_partial()

@@ -12,8 +12,8 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from seqdenoise.evaluation.compare import compare
-from seqdenoise.evaluation.verdict import to_dict
+from seqdenoise.evaluation.compare import compare_arms
+from seqdenoise.evaluation.verdict import arms_to_dict, to_dict
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -54,7 +54,8 @@ def make_ab_folder(folder, gain=0.4):
     for arm, bonus in (("control", 0.0), ("treatment", gain)):
         for seed in SEEDS:
             noise = rng.normal(0, 0.3, users.size)
-            score = (signal + bonus * labels + noise).astype(np.float32)
+            score = 1 / (1 + np.exp(-(signal + bonus * labels + noise)))
+            score = score.astype(np.float32)
             scores[arm, seed] = score
             run = folder / "runs" / f"{arm}-seed{seed}"
             run.mkdir(parents=True)
@@ -65,17 +66,19 @@ def make_ab_folder(folder, gain=0.4):
             (run / "metrics.json").write_text(
                 json.dumps({"valid_auc": 0.7, "test": {"auc": 0.7, "log_loss": 0.5}, "epochs": 6})
             )
-    comparison = compare(
+    comparison = compare_arms(
         labels,
         users,
-        np.stack([scores["control", seed] for seed in SEEDS]),
-        np.stack([scores["treatment", seed] for seed in SEEDS]),
+        {arm: np.stack([scores[arm, seed] for seed in SEEDS]) for arm in ("control", "treatment")},
+        control="control",
+        metrics=["AUC", "GAUC", "log loss"],
         num_resamples=200,
     )
     ab = {
         "label": "click",
         "confidence": 0.95,
-        "comparison": to_dict(comparison),
+        "comparison": to_dict(comparison.arms["treatment"]),
+        "all_arms": arms_to_dict(comparison),
         "arms": ["control", "treatment"],
         "seeds": SEEDS,
         "config": {"train": {"batch_size": 512}},
@@ -124,7 +127,8 @@ def test_notebook_runs(path, tmp_path, monkeypatch):
     notebook = execute(path)
     if path.stem == "02_ab_offline_eval":
         assert "AUC: better" in printed(notebook)
-        assert num_images(notebook) == 3  # seed by seed, learning curves, the denoiser's metrics
+        # Seed by seed, slices, calibration, power, learning curves, the denoiser's metrics.
+        assert num_images(notebook) == 6
     if path.stem == "03_what_was_denoised":
         (auc,) = re.findall(r"the keep score has an AUC of (0\.\d+)", printed(notebook))
         assert float(auc) > 0.7

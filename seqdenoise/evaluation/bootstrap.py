@@ -5,7 +5,7 @@ score column, and a resample is a weighted AUC over rows already in order: two g
 cumulative sum, no sort and no copy of the rows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -70,11 +70,28 @@ class AucResampler:
         return np.divide(won, pairs, out=np.full(won.shape, np.nan), where=pairs > 0)
 
 
-class GaucResampler:
+class RatioResampler:
+    """A metric that is a ratio of two sums over users, each user's part the same in every draw.
+
+    Args:
+        numerator: float64 `[U]`.
+        denominator: float64 `[U]`, not negative.
+    """
+
+    def __init__(self, numerator: Floats, denominator: Floats) -> None:
+        self._numerator, self._denominator = numerator, denominator
+
+    def __call__(self, counts: Floats) -> Floats:
+        """See `Resampler`."""
+        total = np.einsum("ru,u->r", counts, self._denominator)
+        won = np.einsum("ru,u->r", counts, self._numerator)
+        return np.divide(won, total, out=np.full(won.shape, np.nan), where=total > 0)
+
+
+class GaucResampler(RatioResampler):
     """Impression-weighted mean AUC of the users who have both classes.
 
-    A user's own AUC does not change with the draw, so this is a ratio of two weighted sums. The
-    arguments are those of `AucResampler`.
+    A user's own AUC does not change with the draw. The arguments are those of `AucResampler`.
     """
 
     def __init__(
@@ -82,14 +99,9 @@ class GaucResampler:
     ) -> None:
         by_user = group_auc(labels, scores, users, weights=weights)
         both = ~np.isnan(by_user.auc)
-        self._weight = np.where(both, by_user.weight, 0.0)
-        self._weighted_auc = np.where(both, by_user.weight * by_user.auc, 0.0)
-
-    def __call__(self, counts: Floats) -> Floats:
-        """See `Resampler`."""
-        total = np.einsum("ru,u->r", counts, self._weight)
-        won = np.einsum("ru,u->r", counts, self._weighted_auc)
-        return np.divide(won, total, out=np.full(won.shape, np.nan), where=total > 0)
+        super().__init__(
+            np.where(both, by_user.weight * by_user.auc, 0.0), np.where(both, by_user.weight, 0.0)
+        )
 
 
 def user_draws(
@@ -130,34 +142,30 @@ def _bits(values: Floats) -> NDArray[np.uint64]:
 
 
 def _row_contents(
-    labels: NDArray[np.bool_], weights: Floats, first: Floats, second: Floats
+    labels: NDArray[np.bool_], weights: Floats, arms: Sequence[Floats]
 ) -> NDArray[np.uint64]:
-    """A hash `[N]` of everything a row holds but its user, the two arms in the order given."""
+    """A hash `[N]` of everything a row holds but its user, the arms in the order given."""
     row = _mix(labels.astype(np.uint64) + _mix(_bits(weights) + np.uint64(1)))
-    for one, other in zip(first, second, strict=True):
-        row = _mix(_mix(row + _bits(one)) + _bits(other))
+    for of_seed in zip(*arms, strict=True):
+        for scores in of_seed:
+            row = _mix(row + _bits(scores))
     return row
 
 
 def canonical_order(
-    labels: NDArray[np.bool_],
-    users: Ints,
-    weights: Floats,
-    control_scores: Floats,
-    treatment_scores: Floats,
+    labels: NDArray[np.bool_], users: Ints, weights: Floats, *arms: Floats
 ) -> tuple[Ints, Ints]:
     """Puts rows and users in an order that depends on their contents alone.
 
     Which users a seeded generator draws depends on how users are numbered. Numbering them by what
     their rows hold makes every result independent, to the last bit, of the order of the rows and of
-    the users' ids and their type; exchanging the arms changes nothing either.
+    the users' ids and their type; exchanging arms changes nothing either.
 
     Args:
         labels: bool `[N]`.
         users: int64 `[N]`, any numbering 0..U-1.
         weights: float64 `[N]`.
-        control_scores: float64 `[S, N]`.
-        treatment_scores: float64 `[S, N]`.
+        *arms: Their scores, float64 `[S, N]` each.
 
     Returns:
         The row order `[N]` and, for the rows in that order, their users' numbers `[N]`, which do
@@ -167,17 +175,19 @@ def canonical_order(
     by_user = np.argsort(users, kind="stable")
     starts = np.flatnonzero(np.diff(users[by_user], prepend=-1))
 
-    def contents(first: Floats, second: Floats) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        row = _row_contents(labels, weights, first, second)
+    def contents(arms: Sequence[Floats]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        row = _row_contents(labels, weights, arms)
         # The sum of hashes modulo 2**64 does not depend on the order of the user's rows.
         return row, _mix(np.add.reduceat(row[by_user], starts))
 
-    # Of the two orders of the arms, the one with the larger total: the same if they are exchanged.
-    row, user = max(
-        contents(control_scores, treatment_scores),
-        contents(treatment_scores, control_scores),
-        key=lambda hashes: int(np.add.reduce(hashes[1])),
-    )
+    def total(hashes: tuple[NDArray[np.uint64], NDArray[np.uint64]]) -> int:
+        return int(np.add.reduce(hashes[1]))
+
+    if len(arms) == 2:
+        # Of the two orders of the arms, the one with the larger total: the same if exchanged.
+        row, user = max(contents(arms), contents(arms[::-1]), key=total)
+    else:
+        row, user = contents(sorted(arms, key=lambda arm: total(contents([arm]))))
     number = np.empty(user.size, np.int64)
     number[np.argsort(user, kind="stable")] = np.arange(user.size)
     numbered = number[users]

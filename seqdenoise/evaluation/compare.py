@@ -1,211 +1,270 @@
-"""The offline A/B: a control and a treatment on the same impressions, over several seeds."""
+"""The offline A/B: treatments and a control on the same impressions, over several seeds."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from seqdenoise.evaluation import ranking
-from seqdenoise.evaluation.bootstrap import (
-    AucResampler,
-    GaucResampler,
-    Resampler,
-    canonical_order,
-    user_draws,
+from seqdenoise.evaluation.bootstrap import user_draws
+from seqdenoise.evaluation.delong import DelongResult, delong
+from seqdenoise.evaluation.estimates import compare_metric
+from seqdenoise.evaluation.metrics import Metric, find_metrics
+from seqdenoise.evaluation.power import POWER
+from seqdenoise.evaluation.ranking import Floats
+from seqdenoise.evaluation.results import (
+    ArmsComparison,
+    Comparison,
+    MetricComparison,
+    Multiplicity,
+    Outcome,
+    SeedResult,
 )
-from seqdenoise.evaluation.ranking import Floats, Ints
-from seqdenoise.evaluation.spread import Spread
+from seqdenoise.evaluation.sample import Draws, Sample
+from seqdenoise.evaluation.slices import check_multiplicity, check_slices, compare_slices
 
-Outcome = Literal["better", "worse", "cannot tell"]
-POWER = 0.8
+__all__ = [
+    "POWER",
+    "ArmsComparison",
+    "Comparison",
+    "MetricComparison",
+    "Outcome",
+    "SeedResult",
+    "compare",
+    "compare_arms",
+]
 
-
-@dataclass(frozen=True)
-class SeedResult:
-    """One metric of one pair of runs: the two arms trained with the same seed.
-
-    Attributes:
-        control: The metric of the control.
-        treatment: The metric of the treatment.
-        difference: Treatment less control.
-        low: Lower end of the difference's interval over users, for these two models as they are.
-        high: Its upper end.
-    """
-
-    control: float
-    treatment: float
-    difference: float
-    low: float
-    high: float
+_ALL_METRICS = ("AUC", "GAUC", "log loss", "normalised entropy", "NDCG@10", "ECE")
 
 
-@dataclass(frozen=True)
-class MetricComparison:
-    """One metric of both arms; larger is better.
-
-    Attributes:
-        metric: Its name as printed, "AUC" or "GAUC".
-        control: Mean over seeds.
-        treatment: Mean over seeds.
-        difference: Treatment less control, mean over seeds.
-        low: Lower end of the interval of the difference over users and seeds.
-        high: Its upper end.
-        standard_error: Of the difference, over users and seeds.
-        detectable_effect: The true difference that an A/B of this size finds with 80 % power.
-        outcome: "better" if the interval lies above 0, "worse" below, else "cannot tell".
-        users_needed: Where the outcome is "cannot tell": how many times this many users, at as many
-            seeds, would find a true difference of this size with 80 % power; None: no number.
-        seeds_needed: The same for seeds on the same users, the present ones included.
-        both_needed: Where neither alone is enough: how many times the users with how many seeds.
-        users_variance: The part of the variance due to users and common to all seeds.
-        users_by_seeds_variance: The part due to users for one seed alone.
-        seeds_variance: The part due to the seed, which more users would not remove.
-        seeds: The pairs of runs, in the order given.
-    """
-
-    metric: str
-    control: float
-    treatment: float
-    difference: float
-    low: float
-    high: float
-    standard_error: float
-    detectable_effect: float
-    outcome: Outcome
-    users_needed: float | None
-    seeds_needed: int | None
-    both_needed: tuple[float, int] | None
-    users_variance: float
-    users_by_seeds_variance: float
-    seeds_variance: float
-    seeds: tuple[SeedResult, ...]
+def _check_options(num_resamples: int, confidence: float) -> None:
+    if num_resamples < 2:
+        raise ValueError(f"`num_resamples` must be at least 2. Received: {num_resamples}")
+    if not 0.5 < confidence < 1:
+        raise ValueError(f"`confidence` must be between 0.5 and 1. Received: {confidence}")
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A control and a treatment compared.
-
-    Attributes:
-        metrics: One entry a metric: AUC, and GAUC where a user has both classes.
-        num_rows: Impressions.
-        num_users: Users.
-        num_seeds: Pairs of runs.
-        confidence: Of all intervals, for instance 0.95.
-        num_resamples: Draws of the users.
-        seed: Of the draws.
-        notes: What a reader has to know beside the numbers; often empty.
-    """
-
-    metrics: tuple[MetricComparison, ...]
-    num_rows: int
-    num_users: int
-    num_seeds: int
-    confidence: float
-    num_resamples: int
-    seed: int
-    notes: tuple[str, ...]
-
-    def __getitem__(self, metric: str) -> MetricComparison:
-        """The entry of a metric by its name.
-
-        Raises:
-            KeyError: No such metric.
-        """
-        for entry in self.metrics:
-            if entry.metric == metric:
-                return entry
-        raise KeyError(
-            f"expected one of {[entry.metric for entry in self.metrics]}. Received: {metric!r}"
-        )
-
-
-@dataclass(frozen=True)
-class _Metric:
-    name: str
-    value: Callable[[NDArray[np.bool_], Floats, Ints, Floats], float]
-    resampler: Callable[[NDArray[np.bool_], Floats, Ints, Floats], Resampler]
-
-
-_METRICS = (
-    _Metric(
-        "AUC",
-        lambda labels, scores, users, weights: ranking.auc(labels, scores, weights=weights),
-        AucResampler,
-    ),
-    _Metric(
-        "GAUC",
-        lambda labels, scores, users, weights: ranking.gauc(labels, scores, users, weights=weights),
-        GaucResampler,
-    ),
-)
-
-
-def _score_table(name: str, scores: ArrayLike, num_rows: int) -> Floats:
-    table = np.asarray(scores)
-    if table.ndim != 2 or table.shape[0] == 0 or table.shape[1] != num_rows:
-        raise ValueError(
-            f"`{name}` must have the shape [S, {num_rows}], one row a seed, S >= 1. "
-            f"Received: shape={table.shape}"
-        )
-    return np.stack(
-        [ranking.check_scores(f"{name}[{s}]", row, num_rows) for s, row in enumerate(table)]
-    )
-
-
-def _compare_metric(
-    name: str,
-    control: Floats,
-    treatment: Floats,
-    resampled: Floats,
-    num_users: int,
-    confidence: float,
-) -> MetricComparison:
-    """From the metric per seed `[S]` and resampled differences `[R, S]` to the verdict."""
-    differences = treatment - control
-    difference = float(np.mean(differences))
-    spread = Spread.estimate(differences, resampled, num_users)
-    half_width = spread.half_width(confidence)
-    low, high = difference - half_width, difference + half_width
-    outcome: Outcome = "better" if low > 0 else "worse" if high < 0 else "cannot tell"
-    users_needed = seeds_needed = both_needed = None
-    if outcome == "cannot tell" and difference != 0:
-        users_needed = spread.users_needed(difference, confidence)
-        seeds_needed = spread.seeds_needed(difference, confidence)
-        if users_needed is None and seeds_needed is None:
-            both_needed = spread.both_needed(difference, confidence)
-    per_seed = []
-    for seed, value in enumerate(differences):
-        alone = Spread.estimate(differences[[seed]], resampled[:, [seed]], num_users)
-        reach = alone.half_width(confidence)
-        per_seed.append(
-            SeedResult(
-                control=float(control[seed]),
-                treatment=float(treatment[seed]),
-                difference=float(value),
-                low=float(value) - reach,
-                high=float(value) + reach,
+def _defined_metrics(
+    sample: Sample, control: str, metrics: Sequence[Metric]
+) -> tuple[list[Metric], list[str]]:
+    """The metrics that this sample has, and notes on the others."""
+    notes = []
+    left_out = set()
+    if any(metric.name == "GAUC" for metric in metrics):
+        first = sample.arms[control][0]
+        by_user = ranking.group_auc(sample.positive, first, sample.users, weights=sample.weights)
+        if np.isnan(by_user.auc).all():
+            left_out.add("GAUC")
+            notes.append("GAUC is left out: no user has both a positive and a negative impression.")
+    of_probabilities = [metric.name for metric in metrics if metric.of_probabilities]
+    for arm, scores in sample.arms.items() if of_probabilities else ():
+        wrong = (scores < 0) | (scores > 1)
+        if wrong.any():
+            left_out |= set(of_probabilities)
+            verb = "is" if len(of_probabilities) == 1 else "are"
+            notes.append(
+                f"{', '.join(of_probabilities)} {verb} left out: {arm} has scores outside [0, 1], "
+                f"for instance {scores[wrong][0]:g}."
             )
+            break
+    return [metric for metric in metrics if metric.name not in left_out], notes
+
+
+def _delong(
+    sample: Sample, control: str, treatment: str, confidence: float
+) -> list[DelongResult] | None:
+    """DeLong's result of each seed; None where there are too few rows of a class."""
+    positives = int(sample.positive.sum())
+    if min(positives, sample.positive.size - positives) < 2:
+        return None
+    return [
+        delong(sample.positive, a, b, confidence=confidence)
+        for a, b in zip(sample.arms[control], sample.arms[treatment], strict=True)
+    ]
+
+
+def _seed_notes(num_seeds: int) -> list[str]:
+    if num_seeds == 1:
+        return [
+            "One seed: the intervals cover the spread over users but not the spread between "
+            "training seeds, so another seed may well give another verdict."
+        ]
+    if num_seeds == 2:
+        return [
+            "Two seeds tell little about the spread between seeds; the intervals allow for that "
+            "and are wide. A third seed helps more than its cost."
+        ]
+    return []
+
+
+def _compare_sample(
+    sample: Sample,
+    control: str,
+    metrics: Sequence[Metric],
+    *,
+    weighted: bool,
+    num_resamples: int,
+    confidence: float,
+    seed: int,
+) -> dict[str, Comparison]:
+    """Every arm but the control compared with it, on all rows."""
+    draws = Draws(sample, metrics)
+    rng = np.random.default_rng(seed)
+    for counts in user_draws(sample.num_users, sample.positive.size, num_resamples, rng):
+        draws.add(counts)
+    values: dict[tuple[str, str], Floats] = {
+        (metric.name, arm): sample.values(metric, arm) for metric in metrics for arm in sample.arms
+    }
+    arms = {}
+    for arm in sample.arms:
+        if arm == control:
+            continue
+        entries, notes = [], []
+        for metric in metrics:
+            resampled = draws.resampled(metric, arm) - draws.resampled(metric, control)
+            defined = ~np.isnan(resampled).any(axis=1)
+            if defined.sum() < 2:
+                raise ValueError(
+                    f"too few users to resample the {metric.name}: nearly every draw held one "
+                    f"class only. Received: {sample.num_users} users"
+                )
+            if not defined.all():
+                notes.append(
+                    f"{metric.name}: {int((~defined).sum())} of {num_resamples} draws of the users "
+                    "held one class only and are left out; there are very few users."
+                )
+            check = None
+            if metric.name == "AUC" and not weighted:
+                check = _delong(sample, control, arm, confidence)
+            entries.append(
+                compare_metric(
+                    metric.name,
+                    metric.larger_is_better,
+                    values[metric.name, control],
+                    values[metric.name, arm],
+                    resampled[defined],
+                    sample.num_users,
+                    confidence,
+                    check,
+                )
+            )
+        arms[arm] = Comparison(
+            metrics=tuple(entries),
+            num_rows=sample.positive.size,
+            num_users=sample.num_users,
+            num_seeds=sample.num_seeds,
+            confidence=float(confidence),
+            num_resamples=num_resamples,
+            seed=seed,
+            notes=tuple(notes),
         )
-    return MetricComparison(
-        metric=name,
-        control=float(np.mean(control)),
-        treatment=float(np.mean(treatment)),
-        difference=difference,
-        low=low,
-        high=high,
-        standard_error=spread.standard_error,
-        detectable_effect=spread.detectable(confidence, POWER),
-        outcome=outcome,
-        users_needed=users_needed,
-        seeds_needed=seeds_needed,
-        both_needed=both_needed,
-        users_variance=spread.users,
-        users_by_seeds_variance=spread.users_by_seeds,
-        seeds_variance=spread.seeds,
-        seeds=tuple(per_seed),
+    return arms
+
+
+def compare_arms(
+    labels: ArrayLike,
+    users: ArrayLike,
+    scores: Mapping[str, ArrayLike],
+    *,
+    control: str,
+    metrics: Sequence[str] = _ALL_METRICS,
+    weights: ArrayLike | None = None,
+    num_resamples: int = 2000,
+    confidence: float = 0.95,
+    seed: int = 0,
+    slices: Mapping[str, ArrayLike] | None = None,
+    multiplicity: Multiplicity = "holm",
+) -> ArmsComparison:
+    """Compares any number of treatments with one control, each as `compare` does.
+
+    All arms see the same draws of the users, so treatments can be told from each other as well as
+    from the control. The treatments are not corrected for their number; the slices are.
+
+    A slice is compared on its own rows, as if they were all, with the first 500 draws at most. Its
+    p values are corrected within a family: one treatment and one metric, over all values of all
+    slices. With "holm" any wrong outcome in the family has a chance of at most `1 - confidence`;
+    with "benjamini-hochberg" that is the expected share of wrong ones among the outcomes. The
+    intervals shown are not corrected.
+
+    Args:
+        labels: 0/1 or bool `[N]`.
+        users: Ids `[N]`: the clusters of the bootstrap, and the groups of GAUC and the top-k
+            metrics.
+        scores: By arm, `[S, N]`, the same seeds in the same order. Metrics of probabilities (log
+            loss, normalised entropy, ECE) are left out, with a note, if one is outside [0, 1].
+        control: The arm that the others are compared with.
+        metrics: Names as `find_metrics` takes them.
+        weights: Optional row weights `[N]`, not negative.
+        num_resamples: Draws of the users, at least 2.
+        confidence: Of the intervals, between 0.5 and 1, both excluded.
+        seed: Of the draws.
+        slices: By name, a value for every row `[N]`, none missing and at most 100 different ones.
+            Values of fewer than 20 users are left out, with a note.
+        multiplicity: How p values of slices are corrected.
+
+    Returns:
+        A comparison for each treatment, and the slices.
+
+    Raises:
+        ValueError: As `compare`; no treatment, or no arm of the control's name; unknown metrics; or
+            bad slices.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> users = np.repeat(np.arange(200), 10)
+        >>> labels = rng.integers(0, 2, users.size)
+        >>> noise = rng.normal(0, 1.0, (3, users.size))
+        >>> result = compare_arms(
+        ...     labels, users, {"now": labels + 2 * noise, "new": labels + noise}, control="now",
+        ...     metrics=["GAUC", "NDCG@5"], num_resamples=200, slices={"half": users < 100})
+        >>> result.arms["new"]["NDCG@5"].outcome
+        'better'
+        >>> [(part.value, part.arms["new"][0].outcome) for part in result.slices["half"]]
+        [(False, 'better'), (True, 'better')]
+    """
+    if control not in scores or len(scores) < 2:
+        raise ValueError(
+            "`scores` must hold the control and at least one other arm. "
+            f"Received: control={control!r}, arms {list(scores)}"
+        )
+    asked = find_metrics(metrics)
+    check_multiplicity(multiplicity)
+    names = {arm: f"scores[{arm!r}]" for arm in scores}
+    sample, order = Sample.check(labels, users, scores, weights, names)
+    checked = check_slices(slices or {}, order.size)
+    _check_options(num_resamples, confidence)
+
+    defined, notes = _defined_metrics(sample, control, asked)
+    if not defined:
+        raise ValueError(f"expected a metric that these rows have. Received: {' '.join(notes)}")
+    arms = _compare_sample(
+        sample,
+        control,
+        defined,
+        weighted=weights is not None,
+        num_resamples=num_resamples,
+        confidence=confidence,
+        seed=seed,
     )
+    notes += dict.fromkeys(note for comparison in arms.values() for note in comparison.notes)
+    notes += _seed_notes(sample.num_seeds)
+    if len(arms) > 1:
+        notes.append(
+            f"{len(arms)} treatments, each compared on its own: the more there are, the likelier "
+            "that one of them looks better or worse by chance."
+        )
+    by_slice, slice_notes = compare_slices(
+        sample,
+        {name: (values, codes[order]) for name, (values, codes) in checked.items()},
+        control,
+        defined,
+        num_resamples=num_resamples,
+        confidence=confidence,
+        seed=seed,
+        multiplicity=multiplicity,
+    )
+    return ArmsComparison(control, arms, by_slice, multiplicity, (*notes, *slice_notes))
 
 
 def compare(
@@ -218,6 +277,7 @@ def compare(
     confidence: float = 0.95,
     seed: int = 0,
     weights: ArrayLike | None = None,
+    metrics: Sequence[str] = ("AUC", "GAUC"),
 ) -> Comparison:
     """Says whether a treatment ranks better than a control, and how sure that is.
 
@@ -255,6 +315,7 @@ def compare(
         confidence: Of the intervals, between 0.5 and 1, both excluded.
         seed: Of the draws.
         weights: Optional row weights `[N]`, not negative.
+        metrics: Names as `find_metrics` takes them.
 
     Returns:
         The comparison. GAUC is left out, with a note, where no user has both classes. A draw that
@@ -263,7 +324,7 @@ def compare(
 
     Raises:
         ValueError: Wrong shapes or values as in `auc`, score tables of different shape, one user
-            only, or options out of range.
+            only, options out of range, or unknown metrics.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -274,91 +335,26 @@ def compare(
         >>> compare(labels, users, control, treatment, num_resamples=200)["AUC"].outcome
         'better'
     """
-    positive = ranking.check_labels(labels)
-    size = positive.size
-    control = _score_table("control_scores", control_scores, size)
-    treatment = _score_table("treatment_scores", treatment_scores, size)
-    if control.shape != treatment.shape:
-        raise ValueError(
-            "`control_scores` and `treatment_scores` must hold the same seeds. "
-            f"Received: shapes {control.shape} and {treatment.shape}"
-        )
-    row_weights = ranking.check_weights(weights, size)
-    distinct, codes = ranking.group_codes("users", users, size)
-    if distinct.size < 2:
-        raise ValueError(f"`users` must hold at least two users. Received: {distinct.size}")
-    if num_resamples < 2:
-        raise ValueError(f"`num_resamples` must be at least 2. Received: {num_resamples}")
-    if not 0.5 < confidence < 1:
-        raise ValueError(f"`confidence` must be between 0.5 and 1. Received: {confidence}")
-
-    order, codes = canonical_order(positive, codes, row_weights, control, treatment)
-    positive, row_weights = positive[order], row_weights[order]
-    control, treatment = control[:, order], treatment[:, order]
-
-    notes = []
-    metrics = list(_METRICS)
-    by_user = ranking.group_auc(positive, control[0], codes, weights=row_weights)
-    if np.isnan(by_user.auc).all():
-        metrics = [metric for metric in metrics if metric.name != "GAUC"]
-        notes.append("GAUC is left out: no user has both a positive and a negative impression.")
-
-    # One pass over the draws for everything: [metric][arm][seed].
-    resamplers = [
-        [
-            [metric.resampler(positive, row, codes, row_weights) for row in table]
-            for table in (control, treatment)
-        ]
-        for metric in metrics
-    ]
-    chunks: list[list[Floats]] = [[] for _ in metrics]
-    rng = np.random.default_rng(seed)
-    for counts in user_draws(distinct.size, size, num_resamples, rng):
-        for chunk, (control_arm, treatment_arm) in zip(chunks, resamplers, strict=True):
-            pairs = zip(control_arm, treatment_arm, strict=True)
-            chunk.append(np.stack([b(counts) - a(counts) for a, b in pairs], axis=1))
-
-    entries = []
-    for metric, chunk in zip(metrics, chunks, strict=True):
-        values = [
-            np.array([metric.value(positive, row, codes, row_weights) for row in table])
-            for table in (control, treatment)
-        ]
-        resampled = np.concatenate(chunk)
-        defined = ~np.isnan(resampled).any(axis=1)
-        if defined.sum() < 2:
-            raise ValueError(
-                f"too few users to resample the {metric.name}: nearly every draw held one class "
-                f"only. Received: {distinct.size} users"
-            )
-        if not defined.all():
-            notes.append(
-                f"{metric.name}: {int((~defined).sum())} of {num_resamples} draws of the users "
-                "held one class only and are left out; there are very few users."
-            )
-        entries.append(
-            _compare_metric(
-                metric.name, values[0], values[1], resampled[defined], distinct.size, confidence
-            )
-        )
-    num_seeds = control.shape[0]
-    if num_seeds == 1:
-        notes.append(
-            "One seed: the intervals cover the spread over users but not the spread between "
-            "training seeds, so another seed may well give another verdict."
-        )
-    elif num_seeds == 2:
-        notes.append(
-            "Two seeds tell little about the spread between seeds; the intervals allow for that "
-            "and are wide. A third seed helps more than its cost."
-        )
-    return Comparison(
-        metrics=tuple(entries),
-        num_rows=size,
-        num_users=int(distinct.size),
-        num_seeds=num_seeds,
-        confidence=float(confidence),
-        num_resamples=num_resamples,
-        seed=seed,
-        notes=tuple(notes),
+    sample, _ = Sample.check(
+        labels,
+        users,
+        {"control": control_scores, "treatment": treatment_scores},
+        weights,
+        {"control": "control_scores", "treatment": "treatment_scores"},
     )
+    asked = find_metrics(metrics)
+    _check_options(num_resamples, confidence)
+    defined, notes = _defined_metrics(sample, "control", asked)
+    if not defined:
+        raise ValueError(f"expected a metric that these rows have. Received: {' '.join(notes)}")
+    comparison = _compare_sample(
+        sample,
+        "control",
+        defined,
+        weighted=weights is not None,
+        num_resamples=num_resamples,
+        confidence=confidence,
+        seed=seed,
+    )["treatment"]
+    notes = [*notes, *comparison.notes, *_seed_notes(sample.num_seeds)]
+    return replace(comparison, notes=tuple(notes))

@@ -1,6 +1,6 @@
 """How well scores rank positives above negatives: AUC, AUC within groups, logarithmic loss.
 
-NumPy only; every function takes optional weights of the rows, and ties count one half exactly.
+Every function takes optional weights of the rows, and ties count one half exactly.
 """
 
 from typing import Any, NamedTuple
@@ -96,6 +96,22 @@ def check_weights(weights: ArrayLike | None, size: int) -> Floats:
     return array
 
 
+def check_probabilities(probabilities: ArrayLike, size: int) -> Floats:
+    """Returns `probabilities` as float64 `[size]`.
+
+    Raises:
+        ValueError: Another shape, or values that are no real numbers in [0, 1].
+    """
+    values = check_scores("probabilities", probabilities, size)
+    wrong = (values < 0) | (values > 1)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise ValueError(
+            f"`probabilities` must be in [0, 1]. Received: probabilities[{row}]={values[row]}"
+        )
+    return values
+
+
 def group_codes(name: str, groups: ArrayLike, size: int) -> tuple[NDArray[Any], Ints]:
     """Returns the sorted distinct ids `[G]` and, for every row, the position of its id `[size]`.
 
@@ -106,6 +122,15 @@ def group_codes(name: str, groups: ArrayLike, size: int) -> tuple[NDArray[Any], 
     array = check_vector(name, groups, size)
     if array.dtype.kind == "f" and np.isnan(array).any():
         raise ValueError(f"`{name}` must not be missing. Received: {np.isnan(array).sum()} NaN")
+    if array.dtype.kind in "iu":
+        wide = array.astype(np.uint64 if array.dtype == np.uint64 else np.int64)
+        low, span = wide.min(), int(wide.max()) - int(wide.min())
+        if span <= 4 * size:  # close together: no need to sort
+            offsets = (wide - low).astype(np.int64)
+            present = np.zeros(span + 1, np.bool_)
+            present[offsets] = True
+            ids = np.flatnonzero(present).astype(wide.dtype) + low
+            return ids.astype(array.dtype), (np.cumsum(present) - 1)[offsets]
     try:
         distinct, codes = np.unique(array, return_inverse=True)
     except TypeError as error:
@@ -116,28 +141,66 @@ def group_codes(name: str, groups: ArrayLike, size: int) -> tuple[NDArray[Any], 
     return distinct, codes.astype(np.int64)
 
 
-def _auc_by_code(
-    labels: NDArray[np.bool_], scores: Floats, weights: Floats, codes: Ints, num_groups: int
-) -> Floats:
-    """AUC of each group 0..num_groups-1, all present; NaN where a class has no weight. `[G]`."""
-    # By score, then stably by group: one sort of floats and one of integers.
+class ScoreBlocks(NamedTuple):
+    """Rows by group and, within a group, by rising score; a block is a run of equal scores.
+
+    Attributes:
+        order: int64 `[N]`, the rows in that order.
+        starts: int64 `[B]`, the position in `order` where each block starts.
+        codes: int64 `[B]`, each block's group.
+        group_starts: int64 `[G]`, the block that each group starts with.
+    """
+
+    order: Ints
+    starts: Ints
+    codes: Ints
+    group_starts: Ints
+
+
+def _stable_order(codes: Ints) -> Ints:
+    """`argsort` of numbers from 0 to 2**32 - 1, two digits to base 2**16: numpy counts those."""
+    order = np.argsort((codes & 0xFFFF).astype(np.uint16), kind="stable")
+    high = (codes >> 16).astype(np.uint16)
+    if high.any():
+        order = order[np.argsort(high[order], kind="stable")]
+    return order
+
+
+def score_blocks(scores: Floats, codes: Ints) -> ScoreBlocks:
+    """Sorts rows for a metric within groups that treats equal scores alike.
+
+    Args:
+        scores: `[N]`, no NaN.
+        codes: `[N]`, the groups as numbers, at least 0.
+
+    Returns:
+        The blocks of equal scores.
+    """
+    # By score, then stably by group.
     order = np.argsort(scores, kind="stable")
-    order = order[np.argsort(codes[order], kind="stable")]
+    order = order[_stable_order(codes[order])]
     codes, scores = codes[order], scores[order]
-    positive = np.where(labels, weights, 0.0)[order]
-    negative = np.where(labels, 0.0, weights)[order]
-    # A block is a run of equal scores within a group. A positive beats the negatives of its group's
-    # lower blocks and half of its own block: that is the midrank, and exact under ties.
     new_group = np.concatenate(([True], codes[1:] != codes[:-1]))
     new_block = new_group.copy()
     new_block[1:] |= scores[1:] != scores[:-1]
     starts = np.flatnonzero(new_block)
-    block_positive = np.add.reduceat(positive, starts)
-    block_negative = np.add.reduceat(negative, starts)
-    block_code = codes[starts]
-    group_starts = np.flatnonzero(new_group[starts])
+    return ScoreBlocks(order, starts, codes[starts], np.flatnonzero(new_group[starts]))
+
+
+def _auc_by_code(
+    labels: NDArray[np.bool_], scores: Floats, weights: Floats, codes: Ints, num_groups: int
+) -> Floats:
+    """AUC of each group 0..num_groups-1, all present; NaN where a class has no weight. `[G]`."""
+    blocks = score_blocks(scores, codes)
+    positive = np.where(labels, weights, 0.0)[blocks.order]
+    negative = np.where(labels, 0.0, weights)[blocks.order]
+    # A positive beats the negatives of its group's lower blocks and half of its own block: that is
+    # the midrank, and exact under ties.
+    block_positive = np.add.reduceat(positive, blocks.starts)
+    block_negative = np.add.reduceat(negative, blocks.starts)
+    group_starts = blocks.group_starts
     below = np.cumsum(block_negative) - block_negative
-    below -= below[group_starts][block_code]
+    below -= below[group_starts][blocks.codes]
     won = np.add.reduceat(block_positive * (below + 0.5 * block_negative), group_starts)
     pairs = np.add.reduceat(block_positive, group_starts) * np.add.reduceat(
         block_negative, group_starts
@@ -261,6 +324,18 @@ def gauc(
     return float(weight @ by_group.auc[both] / weight.sum())
 
 
+def spacing_at_one(probabilities: ArrayLike) -> float:
+    """The distance from 1 to the next larger number of the same dtype; float64's for integers."""
+    dtype = np.asarray(probabilities).dtype
+    return float(np.finfo(dtype if dtype.kind == "f" else np.float64).eps)
+
+
+def log_losses(positive: NDArray[np.bool_], probabilities: Floats, inward: float) -> Floats:
+    """The negative log likelihood `[N]` of each row, probabilities kept `inward` of 0 and 1."""
+    values = np.clip(probabilities, inward, 1 - inward)
+    return -np.where(positive, np.log(values), np.log1p(-values))
+
+
 def log_loss(
     labels: ArrayLike, probabilities: ArrayLike, *, weights: ArrayLike | None = None
 ) -> float:
@@ -288,19 +363,10 @@ def log_loss(
         0.6931
     """
     positive = check_labels(labels)
-    values = check_scores("probabilities", probabilities, positive.size)
+    values = check_probabilities(probabilities, positive.size)
     row_weights = check_weights(weights, positive.size)
-    wrong = (values < 0) | (values > 1)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise ValueError(
-            f"`probabilities` must be in [0, 1]. Received: probabilities[{row}]={values[row]}"
-        )
     total = row_weights.sum()
     if total == 0:
         raise ValueError("`weights` must not all be 0. Received: a sum of 0")
-    dtype = np.asarray(probabilities).dtype
-    inward = float(np.finfo(dtype if dtype.kind == "f" else np.float64).eps)
-    values = np.clip(values, inward, 1 - inward)
-    losses = -np.where(positive, np.log(values), np.log1p(-values))
+    losses = log_losses(positive, values, spacing_at_one(probabilities))
     return float(row_weights @ losses / total)

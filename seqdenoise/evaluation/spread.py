@@ -44,9 +44,10 @@ Reference: W. G. Cochran, "Approximate significance levels of the Behrens-Fisher
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from scipy import special
+from scipy import optimize, special
 
 from seqdenoise.evaluation.ranking import Floats
 
@@ -60,6 +61,7 @@ def _quantile(df: float, probability: float) -> float:
     return float(special.stdtrit(df, probability))
 
 
+@lru_cache(maxsize=4096)
 def _noncentrality(df: float, probability: float, power: float) -> float:
     """The true difference, in standard errors, a two-sided t test finds with this power."""
     quantile = _quantile(df, probability)
@@ -143,6 +145,38 @@ class Spread:
     def half_width(self, confidence: float) -> float:
         """Half of the interval's length: `q sqrt(V)`."""
         return self._weighted(lambda df: _quantile(df, (1 + confidence) / 2)) * self.standard_error
+
+    def p_value(self, difference: float) -> float:
+        """How much lies outside the interval that ends at 0: two-sided, of no difference.
+
+        Args:
+            difference: The measured mean over seeds.
+
+        Returns:
+            The p value, below `1 - confidence` just where the interval excludes 0; where nothing
+            varies, 1 for a difference of 0 and else 0.
+        """
+        error = self.standard_error
+        if error == 0 or difference == 0:
+            return float(difference == 0)
+        ratio = abs(difference) / error
+
+        def outside(df: float) -> float:
+            return 2 * float(special.stdtr(df, -ratio))
+
+        by_users = outside(self.num_users - 1)
+        if self.num_seeds == 1:
+            return by_users
+        by_seeds = outside(self.num_seeds - 1)
+
+        def excess(log_p: float) -> float:
+            return ratio + self._weighted(lambda df: _quantile(df, math.exp(log_p) / 2))
+
+        # (2) lies between the two t distributions that it weighs.
+        low, high = sorted(math.log(max(p, 1e-300)) for p in (by_users, by_seeds))
+        if excess(low) >= 0 or excess(high) <= 0:  # but for rounding, at an end
+            return math.exp(low if excess(low) >= 0 else high)
+        return math.exp(optimize.brentq(excess, low, high, xtol=1e-12))
 
     def detectable(self, confidence: float, power: float = 0.8) -> float:
         """The true difference whose interval excludes 0, on its own side, with this power."""

@@ -4,7 +4,13 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from seqdenoise.evaluation.compare import Comparison, MetricComparison
+from seqdenoise.evaluation.results import (
+    ArmsComparison,
+    Comparison,
+    MetricComparison,
+    SliceComparison,
+    SliceMetric,
+)
 
 
 def _times(factor: float) -> str:
@@ -74,8 +80,9 @@ def to_markdown(comparison: Comparison) -> str:
     """The table of a comparison: a row a metric, then a line on what it covers, then the notes.
 
     Returns:
-        Markdown that ends with a line break. Differences are treatment less control; the detectable
-        effect is the true difference found with 80 % power.
+        Markdown that ends with a line break. Differences are treatment less control, so those of
+        losses and errors are better below 0; the detectable effect is the true difference found
+        with 80 % power.
     """
     interval = f"{_percent(comparison.confidence)} interval"
     header = [
@@ -89,7 +96,7 @@ def to_markdown(comparison: Comparison) -> str:
     ]
     rows = [
         [
-            m.metric,
+            m.metric if m.larger_is_better else f"{m.metric} (smaller is better)",
             f"{m.control:.5f}",
             f"{m.treatment:.5f}",
             f"{m.difference:+.5f}",
@@ -120,10 +127,92 @@ def to_dict(comparison: Comparison) -> dict[str, Any]:
         `allow_nan=False` takes it, and reading it back gives an equal object.
     """
     plain = asdict(comparison)
-    for key in ("metrics", "notes"):
-        plain[key] = list(plain[key])
-    for entry, metric in zip(plain["metrics"], comparison.metrics, strict=True):
-        entry["seeds"] = list(entry["seeds"])
-        entry["both_needed"] = entry["both_needed"] and list(entry["both_needed"])
-        entry["verdict"] = verdict(metric)
+    plain["notes"] = list(comparison.notes)
+    plain["metrics"] = [_metric_dict(metric) for metric in comparison.metrics]
     return plain
+
+
+def _metric_dict(metric: MetricComparison) -> dict[str, Any]:
+    entry = asdict(metric)
+    entry["seeds"] = list(entry["seeds"])
+    entry["both_needed"] = entry["both_needed"] and list(entry["both_needed"])
+    entry["verdict"] = verdict(metric)
+    return entry
+
+
+def arms_to_dict(comparison: ArmsComparison) -> dict[str, Any]:
+    """`to_dict` of every treatment by its name, and the slices, as plain data.
+
+    Returns:
+        What `json.dumps` with `allow_nan=False` takes; reading it back gives an equal object.
+    """
+
+    def of_slice(part: SliceComparison) -> dict[str, Any]:
+        plain: dict[str, Any] = {
+            name: getattr(part, name) for name in ("value", "num_rows", "num_users")
+        }
+        plain["arms"] = {
+            arm: [
+                _metric_dict(entry.comparison)
+                | {"adjusted_p_value": entry.adjusted_p_value, "corrected_outcome": entry.outcome}
+                for entry in entries
+            ]
+            for arm, entries in part.arms.items()
+        }
+        return plain
+
+    return {
+        "control": comparison.control,
+        "arms": {arm: to_dict(one) for arm, one in comparison.arms.items()},
+        "multiplicity": comparison.multiplicity,
+        "slices": {name: [*map(of_slice, parts)] for name, parts in comparison.slices.items()},
+        "notes": list(comparison.notes),
+    }
+
+
+_CORRECTION = {"holm": "Holm", "benjamini-hochberg": "Benjamini-Hochberg"}
+
+
+def slices_to_markdown(comparison: ArmsComparison, treatment: str, metric: str) -> str:
+    """The table of one treatment's metric in all slices that define it, a row a value.
+
+    Args:
+        comparison: With slices.
+        treatment: One of its treatments.
+        metric: The metric's name.
+
+    Returns:
+        Markdown that ends with a line break, the correction stated below the table.
+    """
+    rows: list[tuple[SliceComparison, SliceMetric]] = [
+        (part, entry)
+        for parts in comparison.slices.values()
+        for part in parts
+        for entry in part.arms[treatment]
+        if entry.comparison.metric == metric
+    ]
+    interval = f"{_percent(comparison.arms[treatment].confidence)} interval"
+    lines = [
+        f"| slice | value | impressions | users | control | difference in {metric} | {interval} "
+        "| corrected p | verdict |",
+        "| :--- | :--- | ---: | ---: | ---: | ---: | :---: | ---: | :--- |",
+    ]
+    for part, entry in rows:
+        one = entry.comparison
+        lines.append(
+            f"| {_cell(part.slice)} | {_cell(part.value)} | {part.num_rows:,} "
+            f"| {part.num_users:,} | {one.control:.5f} | {one.difference:+.5f} "
+            f"| {one.low:+.5f} to {one.high:+.5f} | {entry.adjusted_p_value:.2g} "
+            f"| {entry.outcome} |"
+        )
+    lines += [
+        "",
+        f"p values and verdicts are corrected over these {len(rows)} slices by "
+        f"{_CORRECTION[comparison.multiplicity]}; the intervals are each slice's own.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: object) -> str:
+    """A value from the data that stays inside its cell of a Markdown table."""
+    return " ".join(str(value).replace("\\", "\\\\").replace("|", "\\|").split())

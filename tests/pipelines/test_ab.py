@@ -24,7 +24,9 @@ def test_writes_every_run_the_table_and_the_verdict(finished_ab, config):
             assert list(history["epoch"]) == [1, 2]
             assert ("denoiser/click/loss" in history) == (arm == "treatment")
             assert "denoiser/search/loss" not in history
-    assert comparison["AUC"].difference != 0
+    assert comparison.arms["treatment"]["AUC"].difference != 0
+    assert [entry["metric"] for entry in summary["comparison"]["metrics"]] == config.ab.metrics
+    assert "<h1>Offline A/B</h1>" in (folder / "report.html").read_text()
 
 
 def test_metrics_are_those_of_the_scores_of_the_best_epoch(finished_ab):

@@ -1,3 +1,4 @@
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,69 @@ def test_the_table_has_a_line_an_arm_and_keeps_finished_runs(config, tmp_path, m
     monkeypatch.setattr(arms, "train", lambda config, folder, **_: made.append(folder.name))
     pd.testing.assert_frame_equal(arms.run_arms(small), table)
     assert made == []
+
+
+class DiesWhenTheOthersAreDone:
+    """Features that kill the process which unpickles them, once the other runs are there."""
+
+    def __init__(self, folders):
+        self.marks = [str(folder / "fingerprint.txt") for folder in folders]
+
+    def __reduce__(self):
+        wait = f"while not all(os.path.exists(mark) for mark in {self.marks}): time.sleep(0.05)"
+        return exec, (f"import os, time\n{wait}\nos._exit(9)",)
+
+
+@pytest.mark.slow
+def test_runs_in_processes_are_the_same_and_are_kept_when_one_dies(
+    finished_ab, config, tmp_path, monkeypatch, caplog
+):
+    from pipelines import arms
+    from pipelines.preparation.local import WorkerDiedError
+
+    caplog.set_level(logging.INFO)
+    names = ("control", "treatment")
+    fit = arms.fit_features
+    bomb = DiesWhenTheOthersAreDone([tmp_path / f"{name}-seed0" for name in names])
+    monkeypatch.setattr(
+        arms, "fit_features", lambda of: bomb if of.model.embedding_dim == 5 else fit(of)
+    )
+    other = config.model.model_copy(update={"embedding_dim": 5})
+    chosen = {name: config.with_denoiser(name == "treatment") for name in names}
+    chosen["dying"] = config.model_copy(update={"model": other})
+    with pytest.raises(WorkerDiedError, match=f"finished is kept in {tmp_path}; run again, with"):
+        arms.train_arms(chosen, [0], tmp_path, processes=3)
+
+    lines = [message for message in caplog.messages if "run" in message]
+    assert sorted(line.split(":")[0] for line in lines) == [f"{name}, seed 0" for name in names]
+    assert [line[-len("run 1 of 3") :] for line in lines] == ["run 1 of 3", "run 2 of 3"]
+    for name in names:
+        sequential = pd.read_parquet(finished_ab[0] / "runs" / f"{name}-seed0" / "scores.parquet")
+        parallel = pd.read_parquet(tmp_path / f"{name}-seed0" / "scores.parquet")
+        pd.testing.assert_frame_equal(parallel, sequential, check_exact=True)
+    made = []
+
+    def note(config, folder, **_):
+        folder.mkdir()
+        made.append(folder.name)
+
+    monkeypatch.setattr(arms, "train", note)
+    arms.train_arms(chosen, [0], tmp_path, processes=3)
+    assert made == ["dying-seed0"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "gigabytes", "gpus", "expected"),
+    [(2, 64, 0, 1), (16, 64, 0, 4), (16, 5, 0, 2), (16, 1, 0, 1), (16, 64, 1, 1)],
+)
+def test_as_many_processes_as_cores_and_memory_allow(cores, gigabytes, gpus, expected, monkeypatch):
+    from pipelines import arms
+
+    monkeypatch.setattr(arms.os, "sched_getaffinity", lambda _: set(range(cores)))
+    sizes = {"SC_AVPHYS_PAGES": gigabytes * 2**18, "SC_PAGE_SIZE": 2**12}
+    monkeypatch.setattr(arms.os, "sysconf", sizes.get)
+    monkeypatch.setattr(arms.tf.config, "list_physical_devices", lambda _: ["GPU"] * gpus)
+    assert arms.default_processes() == expected
 
 
 def test_without_arms_there_is_nothing_to_do(config):

@@ -39,8 +39,8 @@ def test_help_lists_the_jobs_and_legacy_keras_is_chosen_for_the_process():
     result = pipelines("--help", env=env)
     assert result.returncode == 0
     for job in (
-        "simulate", "import", "prepare", "audit", "train", "arms", "ab", "export",
-        "inspect", "denoising", "bench",
+        "simulate", "import", "prepare", "check", "audit", "train", "arms", "ab", "compare",
+        "export", "inspect", "denoising", "coverage", "bench",
     ):  # fmt: skip
         assert job in result.stdout
 

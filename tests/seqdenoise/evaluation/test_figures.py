@@ -5,12 +5,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from seqdenoise.evaluation.compare import compare
+from seqdenoise.evaluation.compare import compare, compare_arms
+from seqdenoise.evaluation.drawing import OUTCOME_COLORS
 from seqdenoise.evaluation.figures import (
+    calibration_curves,
+    metric_under_noise,
+    power_curves,
+    seed_differences,
+    slice_differences,
+)
+from seqdenoise.evaluation.noise_curves import noise_curves
+from seqdenoise.evaluation.power import power, spread_of
+from seqdenoise.evaluation.probabilities import calibration_curve
+from seqdenoise.evaluation.training_figures import (
     denoiser_curves,
     denoiser_types,
     learning_curves,
-    seed_differences,
 )
 
 
@@ -167,3 +177,128 @@ def test_denoiser_curves_want_a_denoiser(histories):
     assert denoiser_types(control) == []
     with pytest.raises(ValueError, match=r"no history has a column `denoiser/.*Received:"):
         denoiser_curves(control)
+
+
+def test_types_may_have_slashes_in_their_names():
+    table = pd.DataFrame({"epoch": [1], "denoiser/a/b/loss": [1.0], "denoiser/loss": [1.0]})
+    assert denoiser_types({("treatment", 0): table}) == ["a/b"]
+    figure = denoiser_curves({("treatment", 0): table}, metrics=["loss"])
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["a/b: loss"]
+
+
+def test_an_arm_without_the_column_keeps_the_others_colours(histories):
+    for (arm, _), table in histories.items():
+        if arm == "treatment":
+            table["ratio"] = [3.0, 2.0, 1.0]
+    (axes,) = (figure := learning_curves(histories, ["ratio"], width=4.6)).axes
+    assert axes.lines[0].get_color() == learning_curves(histories).axes[0].lines[2].get_color()
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["treatment (a line a seed)"]
+
+
+def test_delongs_interval_stands_beside_the_seeds(comparison):
+    of_auc, of_gauc = seed_differences(comparison).axes
+    drawn = [lines.get_segments()[0] for lines in of_auc.collections if len(lines.get_segments())]
+    flat = [segment for segment in drawn if segment[0, 1] % 1 == pytest.approx(0.22)]
+    np.testing.assert_allclose(
+        [segment[:, 0] for segment in flat],
+        [[seed.delong.low, seed.delong.high] for seed in comparison["AUC"].seeds],
+    )
+    assert len(of_gauc.collections) == len(of_auc.collections) - 3
+
+
+@pytest.fixture(scope="module")
+def arms():
+    rng = np.random.default_rng(1)
+    users = np.repeat(np.arange(90), 8)
+    labels = rng.random(720) < 0.4
+    scores = labels + rng.normal(0, 1.5, 720) + rng.normal(0, 0.1, (2, 3, 720))
+    scores[1] += labels * (users % 3 == 0)
+    slices = {"third": users % 3, "$x$": np.where(users < 45, "_low", "a very " * 9)}
+    return compare_arms(
+        labels,
+        users,
+        {"old": scores[0], "new": scores[1]},
+        control="old",
+        metrics=["AUC", "GAUC"],
+        slices=slices,
+        num_resamples=60,
+    )
+
+
+def test_slice_differences_draw_every_slice(arms):
+    figure = slice_differences(arms, "new", "GAUC", width=4.6)
+    assert renders(figure)
+    (axes,) = figure.axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names[:6] == ["all rows", "third", "0", "1", "2", "$x$"]
+    assert not any(label.get_parse_math() for label in axes.get_yticklabels())
+    assert len(names[7]) <= 28  # a long name is cut
+    parts = [part for values in arms.slices.values() for part in values]
+    entries = [(arms.arms["new"]["GAUC"], arms.arms["new"]["GAUC"].outcome)]
+    entries += [(part.arms["new"][1].comparison, part.arms["new"][1].outcome) for part in parts]
+    assert {outcome for _, outcome in entries} == {"better", "cannot tell"}
+    rows = [0, 2, 3, 4, 6, 7]
+    for row, (one, outcome), container in zip(rows, entries, axes.containers, strict=True):
+        point = container[0]
+        assert (point.get_xdata()[0], point.get_ydata()[0]) == (one.difference, row)
+        assert point.get_color() == OUTCOME_COLORS[outcome]
+        np.testing.assert_allclose(interval_ends(container), [one.low, one.high], rtol=1e-12)
+
+
+def test_slice_differences_want_slices(arms):
+    with pytest.raises(KeyError, match="GAUC"):
+        slice_differences(arms, "new", "ECE")
+    with pytest.raises(ValueError, match=r"no slice has the AUC. Received: slices \[\]"):
+        slice_differences(dataclasses.replace(arms, slices={}), "new", "AUC")
+
+
+def test_power_curves_are_those_of_the_calculator(comparison):
+    figure = power_curves(comparison, width=4.6)
+    assert renders(figure)
+    for axes, metric in zip(figure.axes, comparison.metrics, strict=True):
+        spread = spread_of(metric, comparison.num_users)
+        sizes = [(1, 3), (4, 3), (1, 9), (4, 9)]
+        for (users, seeds), line in zip(sizes, axes.lines, strict=False):
+            x, y = line.get_data()
+            larger = spread.with_more(users, seeds)
+            assert y[12] == pytest.approx(100 * power(larger, x[12], 0.95))
+        assert axes.lines[4].get_ydata()[0] == pytest.approx(80)
+        assert axes.lines[5].get_xdata()[0] == abs(metric.difference)
+    (legend,) = figure.legends
+    assert legend.get_texts()[2].get_text() == "1 x the users, 9 seeds"
+    one = dataclasses.replace(comparison, num_seeds=1)
+    assert len(power_curves(one).legends[0].get_texts()) == 2
+
+
+def test_calibration_curves_draw_the_bins():
+    labels, p = [0, 1, 0, 1, 1, 0], np.array([0.1, 0.2, 0.3, 0.7, 0.8, 0.4])
+    curves = {("a", 0): calibration_curve(labels, p, num_bins=2)}
+    curves["b", 0] = calibration_curve(labels, p / 2, num_bins=3)
+    figure = calibration_curves(curves)
+    assert renders(figure)
+    diagonal, *lines = figure.axes[0].lines
+    assert diagonal.get_xdata()[1] == diagonal.get_ydata()[1]
+    for line, curve in zip(lines, curves.values(), strict=True):
+        np.testing.assert_array_equal(line.get_xdata(), curve.probability)
+        np.testing.assert_array_equal(line.get_ydata(), curve.rate)
+
+
+def test_metric_under_noise_draws_means_and_intervals():
+    rng = np.random.default_rng(0)
+    users, labels = np.repeat(np.arange(60), 6), rng.random(360) < 0.4
+    error = rng.normal(size=(2, 360))
+    levels = {"a": [labels + error, labels + 2 * error], "b": [labels + error] * 2}
+    curves = noise_curves(labels, users, levels, [0, 0.5], control="a", num_resamples=40)
+    figure = metric_under_noise(curves)
+    assert renders(figure)
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == "AUC"
+    for line, band, points in zip(
+        axes.lines, axes.collections, curves.curves.values(), strict=True
+    ):
+        np.testing.assert_array_equal(line.get_xdata(), [0, 50])
+        np.testing.assert_array_equal(line.get_ydata(), [one.value for one in points])
+        corners = band.get_paths()[0].vertices[:, 1]
+        assert corners.min() == min(one.low for one in points)
+        assert corners.max() == max(one.high for one in points)

@@ -9,7 +9,14 @@ from hypothesis.extra import numpy as npst
 from sklearn.metrics import log_loss as sk_log_loss
 from sklearn.metrics import roc_auc_score
 
-from seqdenoise.evaluation.ranking import auc, gauc, group_auc, log_loss
+from seqdenoise.evaluation.ranking import (
+    auc,
+    gauc,
+    group_auc,
+    group_codes,
+    log_loss,
+    score_blocks,
+)
 
 # Few distinct scores, so that ties abound; infinities and both zeros belong to the order.
 SCORES = st.sampled_from([-math.inf, -1.5, -0.0, 0.0, 0.25, 0.5, 1e300, math.inf])
@@ -98,6 +105,19 @@ def test_auc_equals_scikit_learn(table):
     )
 
 
+@given(tables(scores=FINITE))
+def test_gauc_of_any_table_equals_a_loop_over_scikit_learn(table):
+    labels, scores, groups, _ = table
+    won = rows_won = 0.0
+    for group in np.unique(groups):
+        rows = groups == group
+        if len(set(labels[rows].tolist())) == 2:
+            won += rows.sum() * roc_auc_score(labels[rows], scores[rows])
+            rows_won += rows.sum()
+    if rows_won:
+        np.testing.assert_allclose(gauc(labels, scores, groups), won / rows_won, rtol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_gauc_equals_a_loop_over_scikit_learn(dtype, weighted):
@@ -154,6 +174,38 @@ def test_row_order_does_not_matter(table, random):
     after = group_auc(labels[order], scores[order], groups[order])
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.int8, np.uint8, np.int16, np.int64, np.uint64, np.bool_, np.float32, "U3"]
+)
+@pytest.mark.parametrize("ids", [[5, 3, 5, 100, 3], [7], [127, 0, 127], [1, 0, 0]])
+def test_group_codes_equal_numpy_unique(dtype, ids):
+    groups = np.array(ids).astype(dtype)
+    for array in (groups, np.array(groups.tolist(), object)):
+        distinct, codes = group_codes("groups", array, array.size)
+        expected, inverse = np.unique(array, return_inverse=True)
+        np.testing.assert_array_equal(distinct, expected)
+        assert distinct.dtype == expected.dtype
+        np.testing.assert_array_equal(codes, inverse)
+        assert codes.dtype == np.int64
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint64])
+def test_group_codes_at_the_ends_of_a_type(dtype):
+    ends = np.iinfo(dtype)
+    for ids in ([ends.min, ends.min + 2], [ends.max, ends.max - 1], [ends.max, ends.min, ends.max]):
+        groups = np.array(ids * 40, dtype)
+        distinct, codes = group_codes("groups", groups, groups.size)
+        np.testing.assert_array_equal(distinct, sorted(set(ids)))
+        np.testing.assert_array_equal(distinct[codes], groups)
+
+
+def test_many_groups_are_sorted_like_few():
+    rng = np.random.default_rng(0)
+    codes = rng.choice([0, 1, 65_535, 65_536, 65_537, 200_000, 2**32 - 1], 500)
+    scores = rng.integers(0, 3, 500).astype(float)
+    np.testing.assert_array_equal(score_blocks(scores, codes).order, np.lexsort((scores, codes)))
 
 
 def test_constant_scores_are_exactly_one_half():

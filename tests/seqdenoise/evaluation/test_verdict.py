@@ -4,18 +4,27 @@ import json
 import pytest
 
 from seqdenoise.evaluation.compare import Comparison, MetricComparison, SeedResult
-from seqdenoise.evaluation.verdict import headline, to_dict, to_markdown, verdict
+from seqdenoise.evaluation.results import ArmsComparison, SliceComparison, SliceMetric
+from seqdenoise.evaluation.verdict import (
+    headline,
+    slices_to_markdown,
+    to_dict,
+    to_markdown,
+    verdict,
+)
 
 
 def metric(num_seeds=3, **changes):
     entry = MetricComparison(
         metric="AUC",
+        larger_is_better=True,
         control=0.7,
         treatment=0.7012,
         difference=0.0012,
         low=-0.0004,
         high=0.0028,
         standard_error=0.0005,
+        p_value=0.06,
         detectable_effect=0.0021,
         outcome="cannot tell",
         users_needed=3.21,
@@ -120,3 +129,37 @@ def test_dict_holds_everything_and_survives_json():
     assert entry["seeds"][0]["difference"] == 0.0012
     named = {field.name for field in dataclasses.fields(MetricComparison)}
     assert set(entry) == named | {"verdict"}
+
+
+def test_table_says_where_smaller_is_better():
+    loss = metric(metric="log loss", larger_is_better=False, outcome="worse", low=0.0001)
+    assert "| log loss (smaller is better) | 0.70000 |" in to_markdown(comparison(loss))
+
+
+def test_slices_table():
+    def part(name, value, *metrics):
+        entries = tuple(SliceMetric(one, 0.0312, "better") for one in metrics)
+        return SliceComparison(name, value, 1234, 56, {"new": entries, "other": ()})
+
+    gauc = metric(metric="GAUC")
+    arms = ArmsComparison(
+        "now",
+        {"new": comparison(metric(), gauc)},
+        {
+            "day": (part("day", 1, metric(), gauc), part("day", 2, gauc)),
+            "a|b": (part("a|b", "x\n|<i>", metric(low=0.0001)),),
+        },
+        "holm",
+        (),
+    )
+    assert slices_to_markdown(arms, "new", "AUC") == (
+        "| slice | value | impressions | users | control | difference in AUC | 95 % interval "
+        "| corrected p | verdict |\n"
+        "| :--- | :--- | ---: | ---: | ---: | ---: | :---: | ---: | :--- |\n"
+        "| day | 1 | 1,234 | 56 | 0.70000 | +0.00120 | -0.00040 to +0.00280 | 0.031 | better |\n"
+        "| a\\|b | x \\|<i> | 1,234 | 56 | 0.70000 | +0.00120 | +0.00010 to +0.00280 | 0.031 "
+        "| better |\n"
+        "\n"
+        "p values and verdicts are corrected over these 2 slices by Holm; the intervals are each "
+        "slice's own.\n"
+    )

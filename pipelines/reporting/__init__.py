@@ -1,0 +1,1 @@
+"""The report of an A/B: one page that needs nothing else."""
