@@ -223,14 +223,16 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, in_parts, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["log", "prepared"]
 
 
-@pytest.mark.parametrize("change", ["log", "run file", "sizes"])
-def test_what_another_run_left_is_not_used(tmp_path, change):
+@pytest.mark.parametrize("change", ["log", "time of writing", "run file", "sizes"])
+def test_what_another_run_left_is_not_used(tmp_path, change, caplog):
     raw = small_log.tables()
     small_log.write_log(tmp_path, raw)
     run_until_killed(small_log.settings(tmp_path))
     sizes, changes = PARTS, {}
-    if change == "log":
-        # Of the same size, and at the same place: only the time of writing tells.
+    if change == "time of writing":
+        # Perhaps of the same size and with other events.
+        os.utime(tmp_path / "log" / "events.parquet", ns=(0, 0))
+    elif change == "log":
         raw["events"] = raw["events"].set_column(
             0, "user", pa.array(raw["events"]["user"].to_numpy()[::-1])
         )
@@ -239,7 +241,9 @@ def test_what_another_run_left_is_not_used(tmp_path, change):
         changes = {"max_length": 3}
     else:
         sizes = {"part_rows": 600, "bucket_rows": 500}
-    prepare(small_log.settings(tmp_path, **changes), processes=1, **sizes)
+    with caplog.at_level("INFO"):
+        prepare(small_log.settings(tmp_path, **changes), processes=1, **sizes)
+    assert "an unfinished run of something else is removed" in caplog.text
     fresh = tmp_path / "fresh"
     small_log.write_log(fresh, raw)
     prepare(small_log.settings(fresh, **changes), processes=1, **sizes)
@@ -261,7 +265,7 @@ def _die(*_):
 
 def test_users_and_histories_twice_are_found_across_parts(tmp_path):
     for name, message in (
-        ("users", "column `user`: expected every user once. Received: 3"),
+        ("users", "column `user`: expected every user once. Received: 3$"),
         ("histories", "expected one row a user and type. Received: user 1, type 'click' in 2 rows"),
     ):
         raw = small_log.tables()
