@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 # does.
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# These jobs touch no tensor, and TensorFlow would cost them 700 MB and some seconds.
+# These jobs touch no tensor, and TensorFlow would cost them 600 MB and some seconds.
 os.environ.setdefault(
     "SEQDENOISE_DATA_ONLY",
     str(
@@ -169,7 +169,7 @@ def prepare(
         int | None,
         typer.Option(
             min=1,
-            help="Events that a process holds at a time. By default 1,000,000: about 300 MB.",
+            help="Events that a process holds at a time. By default 1,000,000.",
             show_default=False,
         ),
     ] = None,

@@ -118,7 +118,7 @@ def _turn(contender: Contender, log: Path, made: Path) -> dict[str, float]:
     command = [sys.executable, "-m", "pipelines.sequence_contenders"]
     used = run_measured(
         [*command, contender.name, str(log), str(made / contender.output)],
-        # TensorFlow would cost our own, and only them, 700 MB.
+        # TensorFlow would cost our own, and only them, 600 MB.
         {"SEQDENOISE_DATA_ONLY": "1"},
         Path(__file__).parents[1],
     )

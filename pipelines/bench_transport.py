@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -11,12 +10,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pipelines.bench_machine import machine, versions
 from pipelines.config import ConfigError
 from pipelines.transport_contenders import CONTENDERS, Contender
 from seqdenoise.data.atomic import atomic_file
@@ -138,8 +137,8 @@ def bench_transport(
         raise ConfigError(f"rounds: expected at least 1. Received: {rounds}")
     present = [one for one in contenders if not one.missing()]
     report: dict[str, Any] = {
-        "machine": _machine(),
-        "versions": _versions(),
+        "machine": machine(),
+        "versions": versions(_DISTRIBUTIONS),
         "problem": _PROBLEM,
         "rounds": rounds,
         "not_installed": {one.name: one.missing() for one in contenders if one.missing()},
@@ -235,25 +234,6 @@ def _peak_megabytes(contender: Contender, size: str, problem: Mapping[str, Any])
         answer = answer if "error" in answer else worker.ask("memory")
     peak: float | None = answer.get("megabytes")
     return peak
-
-
-def _machine() -> dict[str, Any]:
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text("utf-8"), re.MULTILINE)
-        name = name if match is None else match[1]
-    return {"processor": name, "cores": os.cpu_count(), "python": platform.python_version()}
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for name in _DISTRIBUTIONS:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
 
 
 def to_markdown(report: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@
 
 With `SEQDENOISE_DATA_ONLY=1` in the environment TensorFlow is not loaded, and only the parts that
 need none can be used, such as `seqdenoise.data.sequences`: for data jobs of many processes, each of
-which TensorFlow costs 700 MB, and for clusters without it.
+which TensorFlow costs 600 MB, and for clusters without it.
 """
 
 import os

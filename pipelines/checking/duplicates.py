@@ -6,15 +6,9 @@ import pandas as pd
 import pyarrow as pa
 
 from seqdenoise.data.columns import decoded, is_string
+from seqdenoise.data.mixing import finalise64
 
 Hashes = npt.NDArray[np.uint64]
-
-
-def _mixed(x: Hashes) -> Hashes:
-    """SplitMix64's finaliser: one to one, and every bit moves every other."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 def key_hashes(table: pa.Table, keys: list[str]) -> tuple[Hashes, npt.NDArray[np.bool_]]:
@@ -38,7 +32,7 @@ def key_hashes(table: pa.Table, keys: list[str]) -> tuple[Hashes, npt.NDArray[np
     for name in keys:
         column = decoded(table[name])
         whole &= column.is_valid().to_numpy(zero_copy_only=False)
-        state = _mixed(state ^ _values(column)) + np.uint64(0x9E3779B97F4A7C15)
+        state = finalise64(state ^ _values(column)) + np.uint64(0x9E3779B97F4A7C15)
     return state, whole
 
 

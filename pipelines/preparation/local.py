@@ -127,7 +127,7 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor | None]:
         yield None
         return
     # Not forked: a fork of a process with threads (Arrow's, TensorFlow's) can hang. TensorFlow
-    # would cost each process 700 MB.
+    # would cost each process 600 MB.
     with (
         environment(SEQDENOISE_DATA_ONLY="1"),
         ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool,

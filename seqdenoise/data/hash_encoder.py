@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from seqdenoise.data.columns import decoded, is_string
+from seqdenoise.data.mixing import mix64
 from seqdenoise.data.vocabulary import Column, Vocabulary, to_arrow
 from seqdenoise.errors import DataError
 
@@ -99,7 +100,7 @@ class HashEncoder:
                 raise DataError(f"hash: expected values within int64. Received: {error}") from error
         else:
             raise DataError(f"hash: expected integers or strings. Received: {array.type}")
-        mixed = _mix(words ^ _mix(np.array([self.salt], np.uint64)))
+        mixed = mix64(words ^ mix64(np.array([self.salt], np.uint64)))
         ids = (mixed % np.uint64(self.num_bins)).astype(np.int32) + np.int32(self.FIRST)
         if array.null_count:
             ids[array.is_null().to_numpy(zero_copy_only=False)] = self.OOV
@@ -139,14 +140,6 @@ class HashEncoder:
         return f"HashEncoder(num_bins={self.num_bins}, salt={self.salt})"
 
 
-def _mix(words: _Words) -> _Words:
-    """The finaliser of SplitMix64: every bit of the input reaches every bit of the result."""
-    words = words + np.uint64(0x9E3779B97F4A7C15)
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
-
-
 def _hash_texts(texts: pa.Array) -> _Words:
     """A polynomial over the UTF-8 bytes of each string, modulo 2**64, and its length."""
     _, offset_buffer, data = texts.buffers()
@@ -161,4 +154,4 @@ def _hash_texts(texts: pa.Array) -> _Words:
     terms = (content.astype(np.uint64) + np.uint64(1)) * powers[places]
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms)])
     # The length is mixed in, or "" would be the integer 0.
-    return (sums[starts[1:]] - sums[starts[:-1]]) ^ _mix(lengths.astype(np.uint64))
+    return (sums[starts[1:]] - sums[starts[:-1]]) ^ mix64(lengths.astype(np.uint64))

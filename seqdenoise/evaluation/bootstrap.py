@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from seqdenoise.data.mixing import finalise64
 from seqdenoise.evaluation.ranking import Floats, Ints, group_auc
 
 # Values of one [resamples, rows] work array: 4 MB, which keeps the cumulative sums in the cache.
@@ -129,13 +130,6 @@ def user_draws(
         yield counts
 
 
-def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A 64-bit permutation that scatters close inputs (the finaliser of splitmix64)."""
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
-
-
 def _bits(values: Floats) -> NDArray[np.uint64]:
     # Adding 0.0 turns -0.0 into 0.0, which compares equal and must hash equal.
     return (values + 0.0).view(np.uint64)
@@ -145,10 +139,10 @@ def _row_contents(
     labels: NDArray[np.bool_], weights: Floats, arms: Sequence[Floats]
 ) -> NDArray[np.uint64]:
     """A hash `[N]` of everything a row holds but its user, the arms in the order given."""
-    row = _mix(labels.astype(np.uint64) + _mix(_bits(weights) + np.uint64(1)))
+    row = finalise64(labels.astype(np.uint64) + finalise64(_bits(weights) + np.uint64(1)))
     for of_seed in zip(*arms, strict=True):
         for scores in of_seed:
-            row = _mix(row + _bits(scores))
+            row = finalise64(row + _bits(scores))
     return row
 
 
@@ -178,7 +172,7 @@ def canonical_order(
     def contents(arms: Sequence[Floats]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         row = _row_contents(labels, weights, arms)
         # The sum of hashes modulo 2**64 does not depend on the order of the user's rows.
-        return row, _mix(np.add.reduceat(row[by_user], starts))
+        return row, finalise64(np.add.reduceat(row[by_user], starts))
 
     def total(hashes: tuple[NDArray[np.uint64], NDArray[np.uint64]]) -> int:
         return int(np.add.reduce(hashes[1]))

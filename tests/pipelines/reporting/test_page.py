@@ -2,11 +2,11 @@
 
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pandas as pd
 import pytest
+from html_page import Page
 from matplotlib.figure import Figure
 
 from pipelines.reporting import comparisons
@@ -19,35 +19,6 @@ from seqdenoise.evaluation.noise_curves import noise_curves
 SCRIPT = "<script>alert(1)</script>"
 HOSTILE = f"{SCRIPT}'\"&$x^2$"
 NUM_SEEDS = 2
-VOID = {"meta", "br"}
-
-
-class Page(HTMLParser):
-    """Collects a page's text and tags, and checks that they nest."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.tags, self.attributes, self.text = [], set(), [], ""
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.attributes += attrs
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.add(tag)
-        self.attributes += attrs
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] != "style":
-            self.text += data
 
 
 def history(name):
