@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from seqdenoise.evaluation.delong import DelongResult
-from seqdenoise.evaluation.power import POWER, Needed, needed
+from seqdenoise.evaluation.power import Needed, needed
 from seqdenoise.evaluation.ranking import Floats
 from seqdenoise.evaluation.results import MetricComparison, Outcome, SeedResult
-from seqdenoise.evaluation.spread import Spread
+from seqdenoise.evaluation.spread import POWER, Spread
 
 
 def outcome_of(difference: float, larger_is_better: bool) -> Outcome:

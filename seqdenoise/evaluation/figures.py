@@ -28,7 +28,7 @@ from seqdenoise.evaluation.drawing import (
     short,
 )
 from seqdenoise.evaluation.noise_curves import NoiseCurves
-from seqdenoise.evaluation.power import POWER, power_curve, spread_of
+from seqdenoise.evaluation.power import power_curve, spread_of
 from seqdenoise.evaluation.probabilities import CalibrationCurve
 from seqdenoise.evaluation.results import (
     ArmsComparison,
@@ -37,6 +37,7 @@ from seqdenoise.evaluation.results import (
     Outcome,
     SliceMetric,
 )
+from seqdenoise.evaluation.spread import POWER
 
 _DELONG_COLOR = "#CC79A7"
 

@@ -6,15 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import optimize
 
 from seqdenoise.evaluation.ranking import Floats
 from seqdenoise.evaluation.results import MetricComparison
-from seqdenoise.evaluation.spread import Spread
-
-POWER = 0.8
-# A curve is drawn up to here; beyond, the noncentral t has no inverse that can be relied on.
-_MOST_POWER = 0.999
+from seqdenoise.evaluation.spread import POWER, Spread
 
 
 @dataclass(frozen=True)
@@ -77,46 +72,10 @@ def spread_of(metric: MetricComparison, num_users: int) -> Spread:
     )
 
 
-def power(spread: Spread, difference: float, confidence: float) -> float:
-    """How likely an A/B finds a true difference: its interval lies beside 0, on the right side.
-
-    The inverse of `Spread.detectable`, so at the detectable effect it is 0.8.
-
-    Args:
-        spread: Of the A/B.
-        difference: The true difference; its sign does not matter.
-        confidence: Of the interval.
-
-    Returns:
-        The power, from `(1 - confidence) / 2` at 0 to 0.999, which stands for that and more.
-
-    Example:
-        >>> spread = Spread(10_000, 3, users=1e-6, users_by_seeds=1e-6, between_seeds=2e-6)
-        >>> round(power(spread, spread.detectable(0.95), 0.95), 6)
-        0.8
-    """
-    least = (1 - confidence) / 2
-    size = abs(difference)
-    if size == 0:
-        return least
-    if spread.detectable(confidence, _MOST_POWER) <= size:
-        return _MOST_POWER
-    if spread.detectable(confidence, 1.001 * least) >= size:
-        return least
-    return float(
-        optimize.brentq(
-            lambda value: spread.detectable(confidence, value) - size,
-            1.001 * least,
-            _MOST_POWER,
-            xtol=1e-9,
-        )
-    )
-
-
 def power_curve(spread: Spread, differences: ArrayLike, confidence: float) -> Floats:
-    """`power` at each true difference, of the same shape, for a plot."""
+    """`Spread.power` at each true difference, of the same shape, for a plot."""
     sizes = np.asarray(differences, np.float64)
-    found = [power(spread, float(size), confidence) for size in sizes.ravel()]
+    found = [spread.power(float(size), confidence) for size in sizes.ravel()]
     return np.array(found, np.float64).reshape(sizes.shape)
 
 
@@ -143,7 +102,7 @@ def detectable_effects(
     Example:
         >>> spread = Spread(10_000, 5, users=1e-6, users_by_seeds=0.0, between_seeds=1e-6)
         >>> detectable_effects(spread, [1, 4], [5, 20], 0.95).round(4).tolist()
-        [[0.0032, 0.0029], [0.0022, 0.0015]]
+        [[0.0031, 0.0029], [0.0021, 0.0015]]
     """
     found = np.full((len(users), len(num_seeds)), math.nan)
     for row, factor in enumerate(users):

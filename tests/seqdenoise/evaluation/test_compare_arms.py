@@ -215,7 +215,7 @@ def test_slices_take_no_more_than_some_of_the_draws(monkeypatch):
     ("multiplicity", "correct"), [("holm", holm), ("benjamini-hochberg", benjamini_hochberg)]
 )
 def test_slices_are_corrected_within_treatment_and_metric(multiplicity, correct):
-    labels, users, scores = experiment(gains=(0.0, 0.4), num_users=300)
+    labels, users, scores = experiment(gains=(0.0, 0.3), num_users=300)
     rng = np.random.default_rng(0)
     slices = {"day": rng.integers(0, 5, users.size), "tab": rng.integers(0, 3, users.size)}
     result = run(

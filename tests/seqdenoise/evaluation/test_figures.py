@@ -15,7 +15,7 @@ from seqdenoise.evaluation.figures import (
     slice_differences,
 )
 from seqdenoise.evaluation.noise_curves import noise_curves
-from seqdenoise.evaluation.power import power, spread_of
+from seqdenoise.evaluation.power import spread_of
 from seqdenoise.evaluation.probabilities import calibration_curve
 from seqdenoise.evaluation.training_figures import (
     denoiser_curves,
@@ -262,7 +262,7 @@ def test_power_curves_are_those_of_the_calculator(comparison):
         for (users, seeds), line in zip(sizes, axes.lines, strict=False):
             x, y = line.get_data()
             larger = spread.with_more(users, seeds)
-            assert y[12] == pytest.approx(100 * power(larger, x[12], 0.95))
+            assert y[12] == pytest.approx(100 * larger.power(x[12], 0.95))
         assert axes.lines[4].get_ydata()[0] == pytest.approx(80)
         assert axes.lines[5].get_xdata()[0] == abs(metric.difference)
     (legend,) = figure.legends

@@ -8,7 +8,6 @@ from seqdenoise.evaluation.compare import compare
 from seqdenoise.evaluation.power import (
     detectable_effects,
     needed,
-    power,
     power_curve,
     spread_of,
 )
@@ -23,10 +22,12 @@ def spread(users=1.0, users_by_seeds=0.5, between_seeds=2.0, num_users=1000, num
 def test_power_is_the_inverse_of_the_detectable_effect(num_seeds):
     now = spread(num_seeds=num_seeds)
     for target in (0.1, 0.5, 0.8, 0.95):
-        np.testing.assert_allclose(power(now, now.detectable(0.9, target), 0.9), target, rtol=1e-6)
-    assert power(now, 0.0, 0.9) == pytest.approx(0.05)
-    assert power(now, 1e-9, 0.9) == pytest.approx(0.05)
-    assert power(now, 1e9, 0.9) == 0.999
+        effect = now.detectable(0.9, target)
+        np.testing.assert_allclose(now.power(effect, 0.9), target, rtol=1e-6)
+        assert now.power(-effect, 0.9) == now.power(effect, 0.9)
+    assert 0.03 < now.power(0.0, 0.9) < 0.07
+    assert now.power(1e9, 0.9) == pytest.approx(1)
+    assert now.detectable(0.9, 0.03) == 0
 
 
 def test_a_curve_rises_on_both_sides():
@@ -35,7 +36,7 @@ def test_a_curve_rises_on_both_sides():
     assert curve.shape == (41,)
     np.testing.assert_allclose(curve, curve[::-1], rtol=1e-12)
     assert (np.diff(curve[20:]) >= 0).all()
-    assert curve[20] == pytest.approx(0.025)
+    assert curve[20] == pytest.approx(0.025, abs=0.01)
     assert curve[-1] > 0.95
 
 
@@ -43,7 +44,7 @@ def test_where_users_alone_vary_it_is_that_of_the_normal_test():
     now = spread(users=4.0, users_by_seeds=0, between_seeds=0, num_users=100_000)
     for effect in (1.0, 3.0, 6.0):
         np.testing.assert_allclose(
-            power(now, effect, 0.95), stats.norm.sf(1.959964 - effect / 2), rtol=1e-3
+            now.power(effect, 0.95), stats.norm.sf(1.959964 - effect / 2), rtol=1e-3
         )
 
 
@@ -85,8 +86,7 @@ def test_p_values_of_null_experiments_are_about_uniform():
         ]
     )
     for level in (0.05, 0.2, 0.5):
-        # Conservative where both parts vary, as the interval is.
-        assert 0.4 * level < np.mean(p < level) < 1.1 * level
+        assert 0.75 * level < np.mean(p < level) < 1.1 * level
 
 
 def test_detectable_effects_of_other_sizes():

@@ -55,6 +55,26 @@ def test_nothing_varies():
     still = spread(users=0, users_by_seeds=0, between_seeds=0)
     assert still.half_width(0.95) == 0
     assert still.detectable(0.95) == 0
+    assert (still.power(0.0, 0.95), still.power(1e-9, 0.95)) == (0, 1)
+
+
+@pytest.mark.parametrize("num_users", [12, 1500])
+def test_one_part_alone_has_the_power_of_the_t_test(num_users):
+    by_users = spread(users=4.0, users_by_seeds=0, between_seeds=0, num_users=num_users)
+    one_seed = spread(
+        users=4.0, users_by_seeds=0, between_seeds=0, num_users=num_users, num_seeds=1
+    )
+    for effect in (0.0, 3.0, 7.0):
+        expected = stats.nct.sf(stats.t.ppf(0.975, num_users - 1), num_users - 1, effect / 2)
+        np.testing.assert_allclose(by_users.power(effect, 0.95), expected, atol=3e-4)
+        assert one_seed.power(effect, 0.95) == by_users.power(effect, 0.95)
+    for num_seeds in (2, 3, 6):
+        by_seeds = spread(
+            users=0, users_by_seeds=0, between_seeds=4.0 * num_seeds, num_seeds=num_seeds
+        )
+        for effect in (0.0, 3.0, 7.0, 25.0):
+            expected = stats.nct.sf(stats.t.ppf(0.975, num_seeds - 1), num_seeds - 1, effect / 2)
+            np.testing.assert_allclose(by_seeds.power(effect, 0.95), expected, atol=3e-4)
 
 
 @pytest.mark.parametrize("num_seeds", [2, 3, 5, 10])
@@ -63,19 +83,26 @@ def test_coverage_and_promised_power(num_seeds, parts):
     """Gaussian differences of known parts: the interval covers, the promised effect is found."""
     users, users_by_seeds, seeds = parts
     rng = np.random.default_rng(0)
-    repeats = 20_000
+    repeats, num_users = 20_000, 40
     luck = rng.normal(0, math.sqrt(users), (repeats, 1)) + rng.normal(
         0, math.sqrt(users_by_seeds + seeds), (repeats, num_seeds)
     )
-    truth = spread(users, users_by_seeds, users_by_seeds + seeds, 1000, num_seeds)
+    estimates = users * rng.chisquare(num_users - 1, repeats) / (num_users - 1)
+    truth = spread(users, users_by_seeds, users_by_seeds + seeds, num_users, num_seeds)
     effect = truth.detectable(0.95)
     covered = found = 0
-    for row, between in zip(luck.mean(axis=1), luck.var(axis=1, ddof=1), strict=True):
-        reach = spread(users, users_by_seeds, between, 1000, num_seeds).half_width(0.95)
-        covered += abs(row) <= reach
-        found += row + effect > reach
-    assert 0.945 < covered / repeats < 0.981
-    assert 0.77 < found / repeats < 0.82
+    for mean, common, between in zip(
+        luck.mean(axis=1), estimates, luck.var(axis=1, ddof=1), strict=True
+    ):
+        reach = spread(common, users_by_seeds, between, num_users, num_seeds).half_width(0.95)
+        covered += abs(mean) <= reach
+        found += mean + effect > reach
+    # The module's table, and two standard deviations.
+    least, most = {2: (0.92, 0.97), 3: (0.94, 0.963), 5: (0.946, 0.96), 10: (0.946, 0.957)}[
+        num_seeds
+    ]
+    assert least < covered / repeats < most
+    np.testing.assert_allclose(found / repeats, 0.8, atol=0.009)  # three standard deviations
 
 
 def test_the_needed_numbers_are_the_smallest_that_do():
