@@ -425,15 +425,24 @@ def coverage(
         int, typer.Option(min=20, help="A/Bs without a difference, and as many with one.")
     ] = 400,
     resamples: Annotated[int, typer.Option(min=2, help="Draws of the users in each.")] = 300,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(help="Repeat for several; without it the six of `ab`.", show_default=False),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="JSON file of all figures.", show_default=False)
     ] = None,
 ) -> None:
     """Count on simulated A/Bs how often intervals cover and promised gains are found."""
-    from pipelines.coverage_study import coverage_study, to_markdown
+    from pipelines.coverage_study import METRICS, coverage_study, to_markdown
 
     with _one_clear_error():
-        report = coverage_study(num_experiments=experiments, num_resamples=resamples, output=output)
+        report = coverage_study(
+            metrics=metric or METRICS,
+            num_experiments=experiments,
+            num_resamples=resamples,
+            output=output,
+        )
     print(to_markdown(report))
 
 
