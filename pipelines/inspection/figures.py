@@ -3,9 +3,6 @@
 They build `Figure` objects directly, without pyplot, like `seqdenoise.evaluation.figures`.
 """
 
-import html
-import io
-import re
 from collections.abc import Sequence
 
 import matplotlib as mpl
@@ -26,7 +23,6 @@ _DISTANCES = (
     ("pooled", "all users' together", NEUTRAL),
 )
 _WIDTH = 4.2  # inches
-_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 def _axes(height: float) -> tuple[Figure, Axes]:
@@ -98,26 +94,3 @@ def distance_figure(distances: Sequence[BeforeAfter]) -> Figure:
         axes.set_xlabel("exact distance, before (open) and after training", fontsize=9)
         figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=8)
     return figure
-
-
-def to_svg(figure: Figure, label: str) -> str:
-    """A figure as an `svg` element for a page, in the page's own text colour and width.
-
-    Args:
-        figure: The figure.
-        label: What it shows, for those who cannot see it.
-
-    Returns:
-        The element.
-    """
-    buffer = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "seqdenoise"}):
-        figure.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA)
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
-    # The groups of every figure have the same names, and a page may have a name once.
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    svg = svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(label)}"', 1)
-    # Black is the page's text colour, so that a dark page can be read.
-    return svg.replace("#000000", "currentColor")

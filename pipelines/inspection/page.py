@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.inspection.before_after import BeforeAfter
-from pipelines.inspection.figures import distance_figure, keep_score_histogram, to_svg
+from pipelines.inspection.figures import distance_figure, keep_score_histogram
 from pipelines.inspection.histories import Event, History
 from pipelines.inspection.keep_scores import RowCounts
 from pipelines.inspection.summary import DROPPED_BELOW, Summary, TypeSummary
 from pipelines.inspection.truth import NOISE, REAL
+from pipelines.svg import to_svg
 
 _STYLE = (Path(__file__).parent / "style.css").read_text(encoding="utf-8")
 _GATE = {

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pipelines.reporting.content import Report
 from pipelines.reporting.markup import details, figure, panels, table, text
-from pipelines.reporting.svg import to_svg
+from pipelines.svg import to_svg
 from seqdenoise.evaluation.figures import power_curves, seed_differences, slice_differences
 from seqdenoise.evaluation.power import detectable_effects, needed, spread_of
 from seqdenoise.evaluation.results import ArmsComparison, Comparison, MetricComparison

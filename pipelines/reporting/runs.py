@@ -8,7 +8,7 @@ import pandas as pd
 from pipelines.reporting.comparisons import NARROW, percent
 from pipelines.reporting.content import Report
 from pipelines.reporting.markup import details, figure, panels, table, text
-from pipelines.reporting.svg import to_svg
+from pipelines.svg import to_svg
 from seqdenoise.evaluation.drawing import Run
 from seqdenoise.evaluation.figures import calibration_curves, metric_under_noise
 from seqdenoise.evaluation.training_figures import (

@@ -1,6 +1,7 @@
 """The page with the worst of data: everything from it must stay text."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,7 +165,9 @@ def test_histogram_bars(known):
 
 
 def test_a_drawing_takes_the_pages_color():
-    from pipelines.inspection.figures import distance_figure, to_svg
+    from pipelines.inspection import page
+    from pipelines.inspection.figures import distance_figure
+    from pipelines.svg import to_svg
 
     svg = to_svg(distance_figure(hostile_inspection("click").distances), 'a "b" <c>')
     assert svg.startswith("<svg")
@@ -172,4 +175,11 @@ def test_a_drawing_takes_the_pages_color():
     assert "currentColor" in svg
     assert "#000000" not in svg
     assert 'aria-label="a &quot;b&quot; &lt;c&gt;"' in svg
+    used = set(re.findall(r"var\((--\w+)\)", svg))
+    assert used
+    style = Path(page.__file__).with_name("style.css").read_text("utf-8")
+    light, dark = style.split("@media (prefers-color-scheme: dark)")
+    for variable in used:
+        assert f"{variable}: #" in light
+        assert f"{variable}: #" in dark
     assert svg == to_svg(distance_figure(hostile_inspection("click").distances), 'a "b" <c>')

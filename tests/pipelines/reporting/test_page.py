@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from pipelines.reporting import comparisons
 from pipelines.reporting.content import Report, calibrations
 from pipelines.reporting.page import to_html, write_report
-from pipelines.reporting.svg import to_svg
+from pipelines.svg import to_svg
 from seqdenoise.evaluation.compare import compare_arms
 from seqdenoise.evaluation.noise_curves import noise_curves
 

@@ -33,6 +33,8 @@ def _in_page_colors(tag: re.Match[str]) -> str:
 def to_svg(figure: Figure, label: str) -> str:
     """A figure as an `svg` element for a page, in the page's own colours and width.
 
+    The page's style has to define the colours that `_COLORS` names and the figure uses.
+
     Args:
         figure: The figure.
         label: What it shows, for those who cannot see it.
