@@ -5,12 +5,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from seqdenoise.losses.log_sums import log_odds_loss, log_sum_exp
+from seqdenoise.losses.pair_sums import log_pair_sums
 from seqdenoise.losses.pairs import (
     UnitViews,
-    drop_similar,
+    candidate_pairs,
     more_positive_logits,
-    negative_pairs,
     positive_scalar,
+    similarity_limit,
     unit_views,
 )
 from seqdenoise.numerics import Tensor, masked_mean
@@ -247,9 +248,6 @@ def _estimate(
     tau_plus = _probability("tau_plus", tau_plus, dtype)
     scaled_a = views.a / temperature
     positive = tf.reduce_sum(scaled_a * views.b, axis=1)
-    logits = tf.matmul(scaled_a, views.b, transpose_b=True)
-    candidates = negative_pairs(views.valid, views.ids)
-    negatives = drop_similar(candidates, logits, max_similarity, temperature)
     positive_logits = positive[:, tf.newaxis]
     positives = tf.ones_like(positive_logits, tf.bool)
     if more_positives is not None:
@@ -258,14 +256,18 @@ def _estimate(
         positives = tf.concat([positives, present], axis=1)
 
     zeros, minus_infinity = tf.zeros_like(positive), tf.constant(float("-inf"), dtype)
-    count = tf.reduce_sum(tf.cast(negatives, dtype), axis=1)
+    (weighted, weights), count = log_pair_sums(
+        scaled_a,
+        views.b,
+        candidate_pairs(views),
+        limit=similarity_limit(max_similarity, dtype, temperature),
+        powers=(1 + beta, beta),
+    )
     has_negatives = count > 0
     log_count = tf.math.log(tf.maximum(count, 1.0))
     # log(N h(N)), the sum of the negatives as observed, and log(N h(P)). The order of the terms
     # matters: with beta 0 the last two cancel exactly, which leaves InfoNCE's own sum.
-    observed = log_sum_exp((1 + beta) * logits, negatives) + (
-        log_count - tf.where(has_negatives, log_sum_exp(beta * logits, negatives), zeros)
-    )
+    observed = weighted + (log_count - tf.where(has_negatives, weights, zeros))
     observed = tf.where(has_negatives, observed, zeros)
     same = log_count + (
         log_sum_exp((1 + beta) * positive_logits, positives)

@@ -2,8 +2,14 @@
 
 import tensorflow as tf
 
-from seqdenoise.losses.log_sums import log_odds_loss, log_sum_exp
-from seqdenoise.losses.pairs import drop_similar, negative_pairs, positive_scalar, unit_views
+from seqdenoise.losses.log_sums import log_odds_loss
+from seqdenoise.losses.pair_sums import log_pair_sums
+from seqdenoise.losses.pairs import (
+    candidate_pairs,
+    positive_scalar,
+    similarity_limit,
+    unit_views,
+)
 from seqdenoise.numerics import Tensor, masked_mean
 
 
@@ -66,12 +72,12 @@ def info_nce_loss(
     temperature = positive_scalar("temperature", temperature, views.a.dtype)
     scaled_a = views.a / temperature
     positive = tf.reduce_sum(scaled_a * views.b, axis=1)
-    logits = tf.matmul(scaled_a, views.b, transpose_b=True)
-    candidates = negative_pairs(views.valid, views.ids)
-    negatives = drop_similar(candidates, logits, max_similarity, temperature)
-    losses = log_odds_loss(positive, log_sum_exp(logits, negatives))
+    pairs = candidate_pairs(views)
+    limit = similarity_limit(max_similarity, positive.dtype, temperature)
+    (negatives,), _ = log_pair_sums(scaled_a, views.b, pairs, limit=limit)
+    losses = log_odds_loss(positive, negatives)
     if symmetric:
-        # Both relations are symmetric, so the transpose holds the swapped views' negatives too.
-        logits, negatives = tf.transpose(logits), tf.transpose(negatives)
-        losses = (losses + log_odds_loss(positive, log_sum_exp(logits, negatives))) / 2
+        # Both conditions are symmetric: they hold for the swapped views too.
+        (negatives,), _ = log_pair_sums(views.b, scaled_a, pairs, limit=limit)
+        losses = (losses + log_odds_loss(positive, negatives)) / 2
     return masked_mean(losses, views.valid, views.weights)

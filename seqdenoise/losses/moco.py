@@ -2,14 +2,16 @@
 
 import tensorflow as tf
 
-from seqdenoise.losses.log_sums import log_odds_loss, log_sum_exp
+from seqdenoise.losses.log_sums import log_odds_loss
+from seqdenoise.losses.pair_sums import Pairs, log_pair_sums
 from seqdenoise.losses.pairs import (
     check_bool,
     check_shape,
-    drop_similar,
     positive_scalar,
+    similarity_limit,
     unit_rows,
     unit_views,
+    whole_numbers,
 )
 from seqdenoise.numerics import Tensor, masked_mean
 
@@ -84,17 +86,17 @@ def moco_loss(
     check_bool("queue_mask", queue_mask, "True for a filled slot")
     keys, has_direction = unit_rows(tf.stop_gradient(queue), queue_mask)
     keys = tf.cast(keys, views.a.dtype)
-    negatives = views.valid[:, tf.newaxis] & (queue_mask & has_direction)[tf.newaxis, :]
+    pairs = Pairs(views.valid, queue_mask & has_direction)
     if queue_ids is not None:
         if views.ids is None:
             raise ValueError("`queue_ids` needs the `ids` of the rows. Received: ids=None")
         queue_ids = tf.convert_to_tensor(queue_ids)
         check_shape("queue_ids", queue_ids, [slots], f"[{slots}]")
-        negatives &= tf.not_equal(views.ids[:, tf.newaxis], queue_ids[tf.newaxis, :])
+        pairs = pairs._replace(differ=(tuple(whole_numbers(views.ids, queue_ids)),))
 
     scaled_a = views.a / temperature
     positive = tf.reduce_sum(scaled_a * views.b, axis=1)
-    logits = tf.matmul(scaled_a, keys, transpose_b=True)
-    negatives = drop_similar(negatives, logits, max_similarity, temperature)
-    losses = log_odds_loss(positive, log_sum_exp(logits, negatives))
+    limit = similarity_limit(max_similarity, positive.dtype, temperature)
+    (negatives,), _ = log_pair_sums(scaled_a, keys, pairs, limit=limit)
+    losses = log_odds_loss(positive, negatives)
     return masked_mean(losses, views.valid, views.weights)

@@ -3,12 +3,13 @@
 import tensorflow as tf
 
 from seqdenoise.losses.log_sums import log_odds_loss, log_sum_exp
+from seqdenoise.losses.pair_sums import log_pair_sums, pair_sums
 from seqdenoise.losses.pairs import (
-    drop_similar,
+    candidate_pairs,
     more_positive_logits,
-    negative_pairs,
+    other_positive_pairs,
     positive_scalar,
-    same_label_pairs,
+    similarity_limit,
     unit_views,
 )
 from seqdenoise.numerics import Tensor, masked_mean
@@ -88,33 +89,38 @@ def multi_positive_loss(
     views = unit_views(view_a, view_b, mask=mask, ids=ids, weights=weights)
     temperature = positive_scalar("temperature", temperature, views.a.dtype)
     scaled_a = views.a / temperature
-    logits = tf.matmul(scaled_a, views.b, transpose_b=True)
-    candidates = negative_pairs(views.valid, views.ids)
-    if labels is None:
-        positive_logits = tf.reduce_sum(scaled_a * views.b, axis=1, keepdims=True)
-        positives = tf.ones_like(positive_logits, tf.bool)
-    else:
-        positive_logits, positives = logits, same_label_pairs(views.valid, labels)
-        candidates = candidates & ~positives
+    candidates = candidate_pairs(views)
+    positive_logits = tf.reduce_sum(scaled_a * views.b, axis=1, keepdims=True)
+    positives = tf.ones_like(positive_logits, tf.bool)
     if more_positives is not None:
         more_logits, present = more_positive_logits(views, scaled_a, more_positives)
         positive_logits = tf.concat([positive_logits, more_logits], axis=1)
         positives = tf.concat([positives, present], axis=1)
     log_positive = log_sum_exp(positive_logits, positives)
-    negatives = drop_similar(candidates, logits, max_similarity, temperature)
-    losses = log_odds_loss(log_positive, log_sum_exp(logits, negatives))
+    same = None
+    if labels is not None:
+        same = other_positive_pairs(views.valid, labels)
+        (log_others,), others = log_pair_sums(scaled_a, views.b, same)
+        log_positive = log_sum_exp(
+            tf.stack([log_positive, log_others], axis=1),
+            tf.stack([tf.ones_like(others, tf.bool), others > 0], axis=1),
+        )
+        candidates = candidates._replace(differ=(*candidates.differ, *same.agree))
+    limit = similarity_limit(max_similarity, log_positive.dtype, temperature)
+    (log_negative,), _ = log_pair_sums(scaled_a, views.b, candidates, limit=limit)
+    losses = log_odds_loss(log_positive, log_negative)
     if average == "outside":
-        losses += _log_sum_over_geometric_mean(positive_logits, positives)
+        # What the mean over `p` of `-log(e_p / Z)` has beyond `-log(sum_p e_p / Z)`.
+        count = tf.reduce_sum(tf.cast(positives, losses.dtype), axis=1)
+        total = tf.reduce_sum(
+            tf.where(positives, positive_logits, tf.zeros_like(positive_logits)), axis=1
+        )
+        if same is not None:
+            others, number = pair_sums(views.b, same)
+            count += number
+            total += tf.reduce_sum(scaled_a * others, axis=1)
+        excess = log_positive - total / count
+        # Of a single positive it is 0, whose gradients, 1 and -1, would round off the small one
+        # that they join.
+        losses += tf.where(count > 1, excess, tf.zeros_like(excess))
     return masked_mean(losses, views.valid, views.weights)
-
-
-def _log_sum_over_geometric_mean(logits: Tensor, mask: Tensor) -> Tensor:
-    """What the mean over `p` of `-log(e_p / Z)` has beyond `-log(sum_p e_p / Z)`.
-
-    Exactly 0 for a single positive, in value and gradient: its small loss stays what it is.
-    """
-    count = tf.reduce_sum(tf.cast(mask, logits.dtype), axis=1)
-    # The two gradients of a single positive, 1 and -1, would round off the small one they join.
-    logits = tf.where((count > 1)[:, tf.newaxis], logits, tf.stop_gradient(logits))
-    total = tf.reduce_sum(tf.where(mask, logits, tf.zeros_like(logits)), axis=1)
-    return log_sum_exp(logits, mask) - total / count

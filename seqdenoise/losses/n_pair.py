@@ -2,8 +2,9 @@
 
 import tensorflow as tf
 
-from seqdenoise.losses.log_sums import log_odds_loss, log_sum_exp
-from seqdenoise.losses.pairs import drop_similar, negative_pairs, unit_views, where_rows
+from seqdenoise.losses.log_sums import log_odds_loss
+from seqdenoise.losses.pair_sums import log_pair_sums
+from seqdenoise.losses.pairs import candidate_pairs, similarity_limit, unit_views, where_rows
 from seqdenoise.numerics import Tensor, at_least_float32, masked_mean
 
 
@@ -65,10 +66,8 @@ def n_pair_loss(
         a = where_rows(views.valid, at_least_float32(view_a))
         b = where_rows(views.valid, at_least_float32(view_b))
     positive = tf.reduce_sum(a * b, axis=1)
-    logits = tf.matmul(a, b, transpose_b=True)
-    negatives = negative_pairs(views.valid, views.ids)
-    if max_similarity is not None:
-        cosines = logits if normalize else tf.matmul(views.a, views.b, transpose_b=True)
-        negatives = drop_similar(negatives, cosines, max_similarity)
-    losses = log_odds_loss(positive, log_sum_exp(logits, negatives))
+    vectors = None if normalize else (views.a, views.b)
+    limit = similarity_limit(max_similarity, a.dtype, vectors=vectors)
+    (negatives,), _ = log_pair_sums(a, b, candidate_pairs(views), limit=limit)
+    losses = log_odds_loss(positive, negatives)
     return masked_mean(losses, views.valid, views.weights)

@@ -2,8 +2,14 @@
 
 import tensorflow as tf
 
-from seqdenoise.losses.log_sums import log_odds_loss, log_sum_exp
-from seqdenoise.losses.pairs import drop_similar, negative_pairs, positive_scalar, unit_views
+from seqdenoise.losses.log_sums import log_odds_loss
+from seqdenoise.losses.pair_sums import Pairs, log_pair_sums
+from seqdenoise.losses.pairs import (
+    candidate_pairs,
+    positive_scalar,
+    similarity_limit,
+    unit_views,
+)
 from seqdenoise.numerics import Tensor, masked_mean
 
 
@@ -64,10 +70,12 @@ def nt_xent_loss(
     temperature = positive_scalar("temperature", temperature, views.a.dtype)
     positive = tf.reduce_sum(views.a / temperature * views.b, axis=1)
     vectors = tf.concat([views.a, views.b], axis=0)
-    logits = tf.matmul(vectors / temperature, vectors, transpose_b=True)
     # A row is not among its own negatives, which keeps an anchor apart from itself as well.
-    candidates = tf.tile(negative_pairs(views.valid, views.ids), [2, 2])
-    negatives = drop_similar(candidates, logits, max_similarity, temperature)
-    losses = log_odds_loss(tf.tile(positive, [2]), log_sum_exp(logits, negatives))
+    ((keys, _),) = candidate_pairs(views).differ
+    keys, valid = tf.tile(keys, [2]), tf.tile(views.valid, [2])
+    pairs = Pairs(valid, valid, differ=((keys, keys),))
+    limit = similarity_limit(max_similarity, positive.dtype, temperature)
+    (negatives,), _ = log_pair_sums(vectors / temperature, vectors, pairs, limit=limit)
+    losses = log_odds_loss(tf.tile(positive, [2]), negatives)
     losses_a, losses_b = tf.split(losses, 2)
     return masked_mean((losses_a + losses_b) / 2, views.valid, views.weights)

@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from seqdenoise.losses.pair_sums import Limit, Pairs
 from seqdenoise.numerics import Tensor, at_least_float32, l2_normalize
 
 
@@ -117,6 +118,46 @@ def negative_pairs(mask: Tensor, ids: Tensor | None = None) -> Tensor:
     return tf.logical_and(valid, tf.logical_not(same))
 
 
+def candidate_pairs(views: UnitViews) -> Pairs:
+    """`negative_pairs` of a batch, as a condition rather than a matrix."""
+    keys = tf.range(tf.shape(views.valid)[0]) if views.ids is None else whole_numbers(views.ids)[0]
+    return Pairs(views.valid, views.valid, differ=((keys, keys),))
+
+
+def whole_numbers(*ids: Tensor) -> list[Tensor]:
+    """Ids that are strings as numbers, equal ones for equal ones; others as they are."""
+    if ids[0].dtype != tf.string:
+        return list(ids)
+    numbers = tf.unique(tf.concat(ids, axis=0)).idx
+    return tf.split(numbers, [tf.shape(x)[0] for x in ids])
+
+
+def similarity_limit(
+    max_similarity: float | None,
+    dtype: Any,
+    temperature: float | Tensor = 1.0,
+    vectors: tuple[Tensor, Tensor] | None = None,
+) -> Limit | None:
+    """What `drop_similar` drops, as a condition: cosines to the anchor above the limit.
+
+    Args:
+        max_similarity: The largest cosine, or None for no limit.
+        dtype: Of the vectors.
+        temperature: What the cosines are divided by.
+        vectors: Anchors and columns of the cosines, where other products are summed.
+
+    Returns:
+        The condition, or None.
+
+    Raises:
+        ValueError: The limit is no cosine between -1 and 1.
+    """
+    if max_similarity is None:
+        return None
+    _check_similarity(max_similarity)
+    return Limit(tf.constant(max_similarity, dtype) / temperature, *(vectors or ()))
+
+
 def drop_similar(
     negatives: Tensor,
     logits: Tensor,
@@ -129,15 +170,19 @@ def drop_similar(
     """
     if max_similarity is None:
         return negatives
+    _check_similarity(max_similarity)
+    limit = tf.constant(max_similarity, logits.dtype) / temperature
+    # A NaN must stay among the negatives and surface in the loss. `~(logits > limit)` would say so
+    # too, but graph optimisation makes that `logits <= limit`.
+    return negatives & ((logits <= limit) | tf.math.is_nan(logits))
+
+
+def _check_similarity(max_similarity: float) -> None:
     if not -1 < max_similarity < 1:
         raise ValueError(
             f"`max_similarity` must be a cosine between -1 and 1, or None to keep all negatives. "
             f"Received: {max_similarity}"
         )
-    limit = tf.constant(max_similarity, logits.dtype) / temperature
-    # A NaN must stay among the negatives and surface in the loss. `~(logits > limit)` would say so
-    # too, but graph optimisation makes that `logits <= limit`.
-    return negatives & ((logits <= limit) | tf.math.is_nan(logits))
 
 
 def same_label_pairs(valid: Tensor, labels: Tensor) -> Tensor:
@@ -150,6 +195,19 @@ def same_label_pairs(valid: Tensor, labels: Tensor) -> Tensor:
     Returns:
         bool `[B, B]`, anchors along the first axis.
     """
+    keys = _label_keys(valid, labels)
+    return tf.equal(keys[:, tf.newaxis], keys[tf.newaxis, :])
+
+
+def other_positive_pairs(valid: Tensor, labels: Tensor) -> Pairs:
+    """`same_label_pairs` without each row's own, as a condition rather than a matrix."""
+    keys = _label_keys(valid, labels)
+    rows = tf.range(tf.shape(keys)[0])
+    return Pairs(valid, valid, differ=((rows, rows),), agree=((keys, keys),))
+
+
+def _label_keys(valid: Tensor, labels: Tensor) -> Tensor:
+    """The labels as int64, one of its own for a row that has none."""
     labels = tf.convert_to_tensor(labels)
     check_shape("labels", labels, valid.shape, f"[{valid.shape[0]}]")
     if not labels.dtype.is_integer:
@@ -157,10 +215,9 @@ def same_label_pairs(valid: Tensor, labels: Tensor) -> Tensor:
             f"`labels` must be integers, negative for a row without a label. "
             f"Received: {labels.dtype}"
         )
-    labelled = valid & (labels >= 0)
-    same = tf.equal(labels[:, tf.newaxis], labels[tf.newaxis, :])
-    same &= labelled[:, tf.newaxis] & labelled[tf.newaxis, :]
-    return same | tf.eye(tf.shape(labels)[0], dtype=tf.bool)
+    labels = tf.cast(labels, tf.int64)
+    own = -1 - tf.range(tf.shape(labels, out_type=tf.int64)[0])
+    return tf.where(valid & (labels >= 0), labels, own)
 
 
 def more_positive_logits(

@@ -2,7 +2,8 @@
 
 import tensorflow as tf
 
-from seqdenoise.losses.pairs import drop_similar, negative_pairs, unit_views
+from seqdenoise.losses.pair_sums import pair_sums
+from seqdenoise.losses.pairs import candidate_pairs, similarity_limit, unit_views
 from seqdenoise.numerics import Tensor, masked_mean
 
 
@@ -59,12 +60,10 @@ def simple_contrastive_loss(
         raise ValueError(f"`negative_weight` must be at least 0. Received: {negative_weight}")
     views = unit_views(view_a, view_b, mask=mask, ids=ids, weights=weights)
     positive = tf.reduce_sum(views.a * views.b, axis=1)
-    similarity = tf.matmul(views.a, views.b, transpose_b=True)
-    candidates = negative_pairs(views.valid, views.ids)
-    negatives = drop_similar(candidates, similarity, max_similarity)
-    total = tf.reduce_sum(tf.where(negatives, similarity, tf.zeros_like(similarity)), axis=1)
+    limit = similarity_limit(max_similarity, positive.dtype, vectors=(views.a, views.b))
+    others, count = pair_sums(views.b, candidate_pairs(views), limit=limit)
+    total = tf.reduce_sum(views.a * others, axis=1)
     if negative_weight is None:
-        count = tf.reduce_sum(tf.cast(negatives, total.dtype), axis=1)
         repulsion = total / tf.maximum(count, 1.0)
     else:
         repulsion = tf.constant(negative_weight, total.dtype) * total
