@@ -15,6 +15,9 @@ from seqdenoise.errors import DataError
 
 if os.environ.get("SEQDENOISE_DATA_ONLY") != "1":
     from seqdenoise.adversary import pgd_attack
+    from seqdenoise.alarms import Alarm
+    from seqdenoise.attach import denoise
+    from seqdenoise.denoisers import denoisers_in
     from seqdenoise.encoders import ViewEncoder
     from seqdenoise.layer import SequenceDenoiser
     from seqdenoise.losses import (
@@ -33,8 +36,12 @@ if os.environ.get("SEQDENOISE_DATA_ONLY") != "1":
     )
     from seqdenoise.masks import complementary_mask
     from seqdenoise.metrics import alignment, effective_rank, gradient_balance, uniformity
+    from seqdenoise.monitor import DenoiserMonitor
     from seqdenoise.probe import LinearProbe, fit_linear_probe
+    from seqdenoise.row_weighting import row_weights
+    from seqdenoise.self_checking import SelfCheck, self_check
     from seqdenoise.smoothing import SmoothedPrediction, smoothed_prediction
+    from seqdenoise.strip import strip_for_serving
     from seqdenoise.views import (
         correlated_field_views,
         dimension_views,
@@ -45,12 +52,16 @@ if os.environ.get("SEQDENOISE_DATA_ONLY") != "1":
         field_views,
         view_seed,
     )
+    from seqdenoise.warm_starting import warm_start
 
 __version__ = version("seqdenoise")
 
 __all__ = [
+    "Alarm",
     "DataError",
+    "DenoiserMonitor",
     "LinearProbe",
+    "SelfCheck",
     "SequenceDenoiser",
     "SmoothedPrediction",
     "ViewEncoder",
@@ -60,6 +71,8 @@ __all__ = [
     "complementary_mask",
     "correlated_field_views",
     "debiased_loss",
+    "denoise",
+    "denoisers_in",
     "dimension_views",
     "dropout_views",
     "effective_rank",
@@ -78,11 +91,15 @@ __all__ = [
     "nt_xent_loss",
     "pgd_attack",
     "rocl_loss",
+    "row_weights",
+    "self_check",
     "simple_contrastive_loss",
     "smoothed_prediction",
+    "strip_for_serving",
     "triplet_loss",
     "uniformity",
     "view_seed",
+    "warm_start",
 ]
 
 

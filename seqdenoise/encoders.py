@@ -113,6 +113,31 @@ class ViewEncoder(tf.keras.layers.Layer):
         }
 
 
+@tf.keras.utils.register_keras_serializable(package="seqdenoise")
+class FixedEncoder(ViewEncoder):
+    """A `ViewEncoder` that is never trainable.
+
+    `layer.trainable = True` goes down to all layers inside, and Keras says it of a model that it
+    loads: a key encoder would then get a place in the optimizer, and a warning at each trace.
+    """
+
+    def build(self, input_shape: Any) -> None:
+        """Creates the dense layers."""
+        super().build(input_shape)
+        # Not by assignment: TensorFlow skips one that seems to change nothing.
+        ViewEncoder.trainable.fset(self, False)
+
+    @property
+    def trainable(self) -> bool:
+        """False."""
+        return False
+
+    @trainable.setter
+    def trainable(self, value: bool) -> None:
+        del value
+        ViewEncoder.trainable.fset(self, False)
+
+
 def update_momentum_encoder(keys: ViewEncoder, queries: ViewEncoder, momentum: float) -> None:
     r"""Moves the key encoder a little towards the query encoder.
 

@@ -75,6 +75,27 @@ class Judgement:
             **self.options,
         )
 
+    def gated(self, sequences: Mapping[str, Any]) -> dict[str, Any]:
+        """The sequences, the real events of the judged ones times their keep scores.
+
+        Args:
+            sequences: By name float `[B, L, D]`, or a mapping from field to such.
+
+        Returns:
+            All of them; padded slots as they were.
+        """
+        factors = {
+            name: tf.where(self.masks[name], scores, tf.ones_like(scores))[..., tf.newaxis]
+            for name, scores in self.keep_scores().items()
+        }
+
+        def gated(name: str, events: Any) -> Any:
+            if name not in factors:
+                return events
+            return tf.nest.map_structure(lambda x: x * tf.cast(factors[name], x.dtype), events)
+
+        return {name: gated(name, events) for name, events in sequences.items()}
+
     def rows(self, name: str) -> Tensor:
         """Which rows have real events of this sequence and trusted ones, bool `[B]`."""
         return tf.reduce_any(self.masks[name], axis=1) & tf.reduce_any(self.trusted_mask, axis=1)

@@ -7,21 +7,23 @@ from typing import Any
 
 import tensorflow as tf
 
-from seqdenoise.adversary import pgd_attack
 from seqdenoise.aligner import Aligner
-from seqdenoise.encoders import ViewEncoder, update_momentum_encoder
-from seqdenoise.health import MONITORED_ROWS, health_metrics, update_health
-from seqdenoise.inputs import events_and_mask, num_dimensions, row_vector, whole, whole_number_ids
+from seqdenoise.contrast import Contrast
+from seqdenoise.encoders import FixedEncoder, ViewEncoder, update_momentum_encoder
+from seqdenoise.health import health_metrics
+from seqdenoise.inputs import events_and_mask, row_vector, whole
 from seqdenoise.judgement import Judgement
 from seqdenoise.key_queue import KeyQueue
-from seqdenoise.learned_temperature import to_parameter, to_temperature
-from seqdenoise.losses import clamped_rate, info_nce_loss
+from seqdenoise.kinds import Kinds
+from seqdenoise.learned_temperature import to_parameter
 from seqdenoise.masking import Masking
 from seqdenoise.numerics import Tensor, masked_pool
 from seqdenoise.objective import Objective
-from seqdenoise.views import fold_in, view_seed
-
-_ATTACK_OPTIONS = ("num_steps", "step_size", "random_start")
+from seqdenoise.options import check_options
+from seqdenoise.recording import Seen, current, is_recording, record
+from seqdenoise.row_weighting import current_row_weights
+from seqdenoise.side_weight import is_on, to_config, to_weight, weight_at
+from seqdenoise.views import view_seed
 
 
 @tf.keras.utils.register_keras_serializable(package="seqdenoise")
@@ -50,7 +52,11 @@ class SequenceDenoiser(tf.keras.layers.Layer):
     host's initialisers, dropout and shuffling are the same with and without it.
 
     Args:
-        weight: Coefficient of the side loss, at least 0. At 0 the encoders are not trainable.
+        weight: Coefficient of the side loss, at least 0; or a schedule of it, a
+            `tf.keras.optimizers.schedules.LearningRateSchedule` (`PolynomialDecay`, `CosineDecay`,
+            `PiecewiseConstantDecay` or one of your own), evaluated at the layer's step, the number
+            of training steps that it made. At 0 the encoders are not trainable; a schedule always
+            counts as more than 0.
         masking: What is complementary. `"dimension"`: dimensions of the pooled sequence;
             `"event_dimension"`: dimensions of each event; `"event"`: events; `"field"`: fields of
             the events, which must come by field; `"correlated_field"`: a random field and those
@@ -106,7 +112,8 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         queue_size: With `loss="moco"`, the number of past keys that are negatives; None is 4096.
         attack: With `loss="rocl"`, the arguments of `pgd_attack` on view A's features; None is
             `{"epsilon": 0.01, "num_steps": 3}`.
-        warmup_steps: Number of steps over which the weight rises linearly to its full value.
+        warmup_steps: Number of steps over which the weight rises linearly to its full value, or to
+            what its schedule says.
         seed: Seed of the masks and of the encoders' initial weights.
         **kwargs: Arguments of `tf.keras.layers.Layer`; `dtype` is that of the encoders.
 
@@ -118,7 +125,8 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             without one all its events count as real. Padded slots may hold anything.
         sample_ids: Optional int or string `[B]` or `[B, 1]`. Rows with equal ids, usually of one
             user, are not each other's negatives.
-        sample_weight: Optional non-negative float `[B]` or `[B, 1]`, weights of the anchors.
+        sample_weight: Optional non-negative float `[B]` or `[B, 1]`, weights of the anchors. None
+            takes those of the `row_weights` around the call, if any.
         labels: Optional int `[B]` or `[B, 1]`, for losses that take labels. Rows of equal labels
             are each other's positives; a negative label is none.
         candidate: float `[B, D]`, or a mapping from field to such: the vector of the item that is
@@ -154,7 +162,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
     def __init__(
         self,
         *,
-        weight: float = 0.1,
+        weight: Any = 0.1,
         masking: str = "dimension",
         dropout: float | None = None,
         mutual_information: Mapping[str, Mapping[str, Mapping[str, float]]] | None = None,
@@ -187,7 +195,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         super().__init__(**{"autocast": False, **kwargs, "dtype": "float32"})
         self._encoder_dtype = str(getattr(policy, "name", policy))
         self.supports_masking = True
-        self.weight = float(weight)
+        self.weight = to_weight(weight)
         self.masking = masking
         self.dropout = dropout
         self.num_positives = num_positives
@@ -197,6 +205,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             raise ValueError(f"`exclude` must be a sequence of types. Received: {exclude!r}")
         self.exclude = tuple(exclude)
         self.types = dict(types or {})
+        self._kinds = Kinds(dict(types or {}), tuple(exclude))
         self.loss = loss
         self.loss_options = dict(loss_options or {})
         self.alignment = alignment
@@ -216,7 +225,19 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         self._objective = Objective(loss, dict(loss_options or {}))
         self._masking = Masking(masking, dropout, mutual_information)
         self._aligner = Aligner(alignment, trusted, None if transport is None else dict(transport))
-        self._check_arguments()
+        check_options(
+            self._objective,
+            num_positives=num_positives,
+            temperature=temperature,
+            learn_temperature=learn_temperature,
+            momentum=momentum,
+            queue_size=queue_size,
+            attack=attack,
+            alignment_weight=alignment_weight,
+            trusted=trusted,
+            gate=gate,
+            warmup_steps=warmup_steps,
+        )
         self._temperature = (
             self._objective.default_temperature if temperature is None else float(temperature)
         )
@@ -229,69 +250,6 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         self._alignment_weight = float(alignment_weight)
         self._attack = {"epsilon": 0.01, "num_steps": 3} if attack is None else dict(attack)
 
-    def _check_arguments(self) -> None:
-        takes, declares = self._objective.takes, self._objective.declares
-        checks: list[tuple[bool, str, Any]] = [
-            (self.weight >= 0, "`weight` must be at least 0", self.weight),
-            (self.num_positives >= 1, "`num_positives` must be at least 1", self.num_positives),
-            (
-                self.num_positives == 1 or takes("more_positives"),
-                f"`num_positives` must be 1 with loss {self._objective.name!r}, which takes one",
-                self.num_positives,
-            ),
-            (
-                self.temperature is None or self.temperature > 0,
-                "`temperature` must be above 0",
-                self.temperature,
-            ),
-            (
-                takes("temperature") or (self.temperature is None and not self.learn_temperature),
-                f"Loss {self._objective.name!r} has no temperature, so there is none to set or "
-                "learn",
-                f"temperature={self.temperature}, learn_temperature={self.learn_temperature}",
-            ),
-            (
-                declares("queue") or (self.momentum is None and self.queue_size is None),
-                "`momentum` and `queue_size` must be None with a loss that takes no queue",
-                f"momentum={self.momentum}, queue_size={self.queue_size}",
-            ),
-            (
-                self.momentum is None or 0 <= self.momentum <= 1,
-                "`momentum` must be in [0, 1]",
-                self.momentum,
-            ),
-            (
-                self.queue_size is None or self.queue_size >= 1,
-                "`queue_size` must be at least 1",
-                self.queue_size,
-            ),
-            (
-                declares("adversarial") or self.attack is None,
-                "`attack` must be None with a loss that takes no adversarial view",
-                self.attack,
-            ),
-            (
-                self.attack is None
-                or {"epsilon"} <= set(self.attack) <= {"epsilon", *_ATTACK_OPTIONS},
-                f"`attack` must have `epsilon`, and may have {list(_ATTACK_OPTIONS)}",
-                self.attack,
-            ),
-            (
-                self.alignment_weight is None or self.alignment_weight >= 0,
-                "`alignment_weight` must be at least 0",
-                self.alignment_weight,
-            ),
-            (
-                self.trusted is not None or not self.gate,
-                "`gate` needs `trusted`, the types whose events are taken for signal",
-                f"gate={self.gate}, trusted={self.trusted}",
-            ),
-            (self.warmup_steps >= 0, "`warmup_steps` must be at least 0", self.warmup_steps),
-        ]
-        for holds, expected, received in checks:
-            if not holds:
-                raise ValueError(f"{expected}. Received: {received}")
-
     def build(self, input_shape: Any) -> None:
         """Creates one encoder a type, what the loss needs to remember, and the metrics."""
         if not isinstance(input_shape, Mapping):
@@ -299,31 +257,17 @@ class SequenceDenoiser(tf.keras.layers.Layer):
                 "`sequences` must be a mapping from a sequence's name to its tensor. "
                 f"Received: {type(input_shape).__name__}"
             )
-        self._denoised = tuple(
-            name for name in sorted(input_shape) if self._type(name) not in self.exclude
-        )
-        if not self._denoised:
-            raise ValueError(
-                f"Every sequence is of an excluded type, so nothing is left to denoise. "
-                f"Received: sequences {sorted(input_shape)}, exclude {list(self.exclude)}"
-            )
-        self._types = {name: self._type(name) for name in sorted(input_shape)}
+        self._denoised = self._kinds.denoised(input_shape)
+        self._types = {name: self._kinds.of(name) for name in sorted(input_shape)}
         self._aligner.check(self._types, self._denoised, input_shape)
         self._noisy = self._aligner.noisy(self._types, self._denoised)
-        sizes: dict[str, int] = {}
         for name in self._denoised:
-            self._masking.check(name, self._type(name), input_shape[name])
-            self._objective.options_of(self._type(name))  # says so if one lacks the type
-            size = num_dimensions(name, input_shape[name])
-            if sizes.setdefault(self._type(name), size) != size:
-                raise ValueError(
-                    f"Sequences of type `{self._type(name)}` share an encoder and must have the "
-                    "same number of dimensions. "
-                    f"Received: {sizes[self._type(name)]} and, for `{name}`, {size}"
-                )
+            self._masking.check(name, self._types[name], input_shape[name])
+            self._objective.options_of(self._types[name])  # says so if one lacks the type
+        sizes = self._kinds.sizes(input_shape)
         # With weight 0 nothing is trained or measured, and Keras would warn about weights that no
         # gradient ever reaches.
-        active = self.weight > 0
+        active = is_on(self.weight)
         self._encoders = {
             kind: self._new_encoder("encoder", kind, size, trainable=active)
             for kind, size in sizes.items()
@@ -399,11 +343,15 @@ class SequenceDenoiser(tf.keras.layers.Layer):
                 "`labels` must be None with a loss that takes none; 'multi_positive' and 'triplet' "
                 f"do. Received: labels with loss {self._objective.name!r}"
             )
-        adds_loss = training and self.weight > 0
+        adds_loss = bool(training) and is_on(self.weight)
+        if is_recording():
+            record(self._seen(sequences, mask or {}, candidate, adds_loss))
         judgement = None
         if self.gate or (adds_loss and self.alignment == "type"):
             judgement = self._judge(sequences, mask, candidate)
         if adds_loss:
+            if sample_weight is None:
+                sample_weight = current_row_weights()
             rows = {
                 name: row_vector(name, x)
                 for name, x in (
@@ -412,7 +360,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
                 if x is not None
             }  # fmt: skip
             self._add_side_loss(sequences, mask or {}, rows, judgement)
-        return _gated(sequences, judgement) if self.gate else sequences
+        return sequences if judgement is None or not self.gate else judgement.gated(sequences)
 
     def encode(
         self, sequences: Mapping[str, Any], mask: Mapping[str, Tensor] | None = None
@@ -438,7 +386,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         vectors = {}
         for name in self._denoised:
             events, real = events_and_mask(name, sequences[name], (mask or {}).get(name))
-            encoded = self._encoders[self._type(name)].represent(masked_pool(whole(events), real))
+            encoded = self._encoders[self._types[name]].represent(masked_pool(whole(events), real))
             not_empty = tf.reduce_any(real, axis=1, keepdims=True)
             vectors[name] = tf.where(not_empty, encoded, tf.zeros_like(encoded))
         return vectors
@@ -480,12 +428,18 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         """The shapes of the sequences."""
         return input_shape
 
+    def compute_output_spec(self, sequences: Mapping[str, Any], *_: Any, **__: Any) -> Any:
+        """The sequences' shapes and their own dtypes, for Keras 3, which would say this layer's."""
+        return tf.nest.map_structure(
+            lambda x: tf.keras.KerasTensor(x.shape, dtype=x.dtype), sequences
+        )
+
     def get_config(self) -> dict[str, Any]:
         """Arguments of the constructor."""
         return {
             **super().get_config(),
             "dtype": self._encoder_dtype,
-            "weight": self.weight,
+            "weight": to_config(self.weight),
             "masking": self.masking,
             "dropout": self.dropout,
             "mutual_information": self._masking.mutual_information,
@@ -511,8 +465,15 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             "seed": self.seed,
         }
 
-    def _type(self, name: str) -> str:
-        return str(self.types.get(name, name))
+    def _seen(
+        self, sequences: Mapping[str, Any], mask: Mapping[str, Tensor], candidate: Any, adds: bool
+    ) -> Seen:
+        masks = {
+            name: events_and_mask(name, sequences[name], mask.get(name))[1]
+            for name, kind in self._types.items()
+            if name in self._denoised or kind in self._aligner.trusted_types
+        }
+        return Seen(self, sequences, masks, candidate, adds)
 
     def _alignment_metrics(self, name: str) -> tuple[str, ...]:
         if self.alignment == "view":
@@ -527,7 +488,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         return self._aligner.judge(sequences, mask or {}, candidate, self._types, self._denoised)
 
     def _new_encoder(self, role: str, kind: str, size: int, *, trainable: bool) -> ViewEncoder:
-        encoder = ViewEncoder(
+        encoder = (ViewEncoder if trainable else FixedEncoder)(
             units=self.units,
             hidden_units=self.hidden_units,
             head_units=self.head_units,
@@ -536,7 +497,6 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             dtype=self._encoder_dtype,
         )
         encoder.build((None, size))
-        encoder.trainable = trainable
         return encoder
 
     def _add_side_loss(
@@ -549,93 +509,46 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         for kind, keys in self._key_encoders.items():
             update_momentum_encoder(keys, self._encoders[kind], self._momentum)
         step = tf.convert_to_tensor(self.step)
-        shares = [
-            self._share(name, *events_and_mask(name, sequences[name], mask.get(name)), rows, step)
+        shares = {
+            name: self._contrast(name).share(
+                *events_and_mask(name, sequences[name], mask.get(name)),
+                rows,
+                view_seed(self.seed, name, step),
+            )
             for name in self._denoised
-        ]
+        }
         warmup = tf.constant(1.0)
         if self.warmup_steps:
             warmup = tf.minimum((tf.cast(step, tf.float32) + 1) / self.warmup_steps, 1.0)
         self.step.assign_add(1)
-        side_loss = tf.add_n(shares) / len(shares)
+        side_loss = tf.add_n(list(shares.values())) / len(shares)
         if self.alignment == "type" and judgement is not None:
             costs = [self._type_cost(name, judgement, rows) for name in self._noisy]
             side_loss += self._alignment_weight * tf.add_n(costs) / len(costs)
-        self.add_loss(self.weight * warmup * side_loss)
+        added = weight_at(self.weight, step) * warmup * side_loss
+        self.add_loss(added)
+        seen = current()
+        if seen is not None:
+            seen.rows, seen.shares, seen.side_loss, seen.added = rows, shares, side_loss, added
 
-    def _share(
-        self, name: str, events: Any, mask: Tensor, rows: Mapping[str, Tensor], step: Tensor
-    ) -> Tensor:
-        """The loss of one sequence over its chance level, and the cost of aligning its views."""
-        kind, objective = self._type(name), self._objective
-        encoder, keys = self._encoders[kind], self._key_encoders.get(kind)
-        seed = view_seed(self.seed, name, step)
-        features_a, features_b, valid = self._masking.views(kind, events, mask, seed)
-        further = [
-            self._masking.views(kind, events, mask, fold_in(seed, 10 * number))[1]
-            for number in range(1, self.num_positives)
-        ]
-        if keys is None:
-            # One product for all views: they share the encoder.
-            together = encoder(tf.concat([features_a, features_b, *further], axis=0))
-            view_a, view_b, *more = tf.split(together, 2 + len(further), axis=0)
-        else:
-            view_a, more = encoder(features_a), []
-            view_b = tf.stop_gradient(keys(features_b))
-
-        ids = rows.get("sample_ids")
-        if self._queues and ids is not None:
-            ids = whole_number_ids(ids)
-        arguments: dict[str, Any] = {
-            "mask": valid,
-            "ids": ids,
-            "weights": rows.get("sample_weight"),
-            **objective.options_of(kind),
-        }
-        means = {}
-        if objective.takes("temperature"):
-            arguments["temperature"] = self._temperature
-            if self.learn_temperature:
-                temperature = to_temperature(tf.convert_to_tensor(self._temperatures[kind]))
-                arguments["temperature"] = means["temperature"] = temperature
-        if "labels" in rows:
-            arguments["labels"] = rows["labels"]
-        if more:
-            arguments["more_positives"] = tf.stack(more, axis=1)
-        queue, queued = self._queues.get(name), None
-        if queue is not None:
-            arguments["queue"] = tf.cast(queue.vectors, view_a.dtype)
-            arguments["queue_mask"] = queue.filled
-            arguments["queue_ids"] = None if ids is None else tf.convert_to_tensor(queue.ids)
-            queued = tf.reduce_sum(tf.cast(queue.filled, view_a.dtype))
-        if objective.declares("adversarial"):
-            attacked = self._attacked(encoder, features_a, view_b, arguments, fold_in(seed, 3))
-            arguments["adversarial"] = encoder(attacked)
-        loss = objective.fn(view_a, view_b, **arguments)
-        if queue is not None:
-            queue.push(view_b, mask=valid, ids=ids)
-
-        if objective.declares("tau_plus"):
-            means["clamped_rate"] = self._clamped_rate(view_a, view_b, arguments)
-        update_health(
-            self._health[name],
-            view_a,
-            view_b,
-            mask=valid,
-            ids=ids,
-            max_similarity=arguments.get("max_similarity"),
-            loss=loss,
-            **means,
+    def _contrast(self, name: str) -> Contrast:
+        kind = self._types[name]
+        return Contrast(
+            name=name,
+            kind=kind,
+            masking=self._masking,
+            objective=self._objective,
+            aligner=self._aligner,
+            alignment_weight=self._alignment_weight,
+            encoder=self._encoders[kind],
+            keys=self._key_encoders.get(kind),
+            queue=self._queues.get(name),
+            temperature=self._temperature,
+            parameter=self._temperatures.get(kind),
+            num_positives=self.num_positives,
+            attack=self._attack,
+            health=self._health[name],
         )
-        level = objective.chance_level(tf.reduce_sum(tf.cast(valid, loss.dtype)), queued)
-        share = tf.cast(loss / level, tf.float32)
-        if self.alignment == "view":
-            weights = rows.get("sample_weight")
-            transport = self._aligner.view_transport(view_a, view_b, mask=valid, weights=weights)
-            share += self._alignment_weight * tf.cast(transport.cost, tf.float32)
-            self._health[name]["transport_cost"].update_state(transport.cost)
-            self._health[name]["marginal_error"].update_state(transport.marginal_error)
-        return share
 
     def _type_cost(self, name: str, judgement: Judgement, rows: Mapping[str, Tensor]) -> Tensor:
         """The mean cost of moving a noisy sequence's events onto the trusted ones."""
@@ -648,51 +561,6 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         health["judged_rate"].update_state(tf.cast(judgement.rows(name), tf.float32))
         return tf.cast(cost, tf.float32)
 
-    def _attacked(
-        self,
-        encoder: ViewEncoder,
-        features: Tensor,
-        view_b: Tensor,
-        arguments: Mapping[str, Any],
-        seed: Tensor,
-    ) -> Tensor:
-        """View A's features moved to where the instance-level loss is worse."""
-        passed = ("mask", "ids", "weights", "temperature", "max_similarity")
-        options = {name: arguments[name] for name in passed if name in arguments}
-        target = tf.stop_gradient(view_b)
-        return pgd_attack(
-            lambda x: info_nce_loss(encoder(x), target, **options),
-            features,
-            seed=seed,
-            **self._attack,
-        )
-
-    def _clamped_rate(self, view_a: Tensor, view_b: Tensor, arguments: Mapping[str, Any]) -> Tensor:
-        few = {
-            name: x[:MONITORED_ROWS] if tf.is_tensor(x) and x.shape.rank else x
-            for name, x in {**self._objective.defaults, **arguments}.items()
-            if name != "weights"
-        }
-        views = (tf.stop_gradient(view[:MONITORED_ROWS]) for view in (view_a, view_b))
-        return clamped_rate(*views, **few)
-
 
 def _safe(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
-
-
-def _gated(sequences: Mapping[str, Any], judgement: Judgement | None) -> dict[str, Any]:
-    """The sequences, the real events of the judged ones times their keep scores."""
-    if judgement is None:
-        return dict(sequences)
-    factors = {
-        name: tf.where(judgement.masks[name], scores, tf.ones_like(scores))[..., tf.newaxis]
-        for name, scores in judgement.keep_scores().items()
-    }
-
-    def gated(name: str, events: Any) -> Any:
-        if name not in factors:
-            return events
-        return tf.nest.map_structure(lambda x: x * tf.cast(factors[name], x.dtype), events)
-
-    return {name: gated(name, events) for name, events in sequences.items()}

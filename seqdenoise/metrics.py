@@ -62,7 +62,7 @@ def effective_rank(second_moment: Tensor) -> Tensor:
         second_moment: float `[d, d]`, the sum (or mean) of `x x^T`.
 
     Returns:
-        A scalar; 0 for a zero matrix.
+        A scalar; 0 for a zero matrix, NaN for one that is not finite.
 
     References:
         Roy, Vetterli (2007), "The effective rank: a measure of effective dimensionality", section
@@ -72,11 +72,16 @@ def effective_rank(second_moment: Tensor) -> Tensor:
         >>> round(float(effective_rank(tf.eye(4))), 3)
         4.0
     """
-    eigenvalues = tf.linalg.eigvalsh(at_least_float32(second_moment))
+    second_moment = at_least_float32(second_moment)
+    finite = tf.reduce_all(tf.math.is_finite(second_moment))
+    # The decomposition raises for NaN, and a metric must not end a training run.
+    second_moment = tf.where(finite, second_moment, tf.zeros_like(second_moment))
+    eigenvalues = tf.linalg.eigvalsh(second_moment)
     singular = tf.sqrt(tf.maximum(eigenvalues, 0.0))
     share = tf.math.divide_no_nan(singular, tf.reduce_sum(singular))
     rank = tf.exp(-tf.reduce_sum(tf.math.xlogy(share, share)))
-    return tf.where(tf.reduce_sum(singular) > 0, rank, tf.zeros_like(rank))
+    rank = tf.where(tf.reduce_sum(singular) > 0, rank, tf.zeros_like(rank))
+    return tf.where(finite, rank, tf.constant(float("nan"), rank.dtype))
 
 
 def gradient_balance(

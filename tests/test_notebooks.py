@@ -125,6 +125,18 @@ def test_notebook_runs(path, tmp_path, monkeypatch):
     if path.stem == "03_what_was_denoised" and os.environ.get("TF_USE_LEGACY_KERAS") != "1":
         pytest.skip("it chooses legacy Keras itself, so one generation runs it")
     notebook = execute(path)
+    if path.stem == "01_plug_in":
+        text = printed(notebook)
+        assert "the scores are the same to the last bit\n" in text
+        assert re.findall("^padding masked: (.*?):", text, re.MULTILINE) == ["denoiser/click"]
+        assert "alarms: 0\n" in text
+        assert re.search(r"^(\d+) operations, \1 in the stripped one$", text, re.MULTILINE)
+        served, python = (
+            re.search(f"^{place} +([0-9. ]+)$", text, re.MULTILINE)[1].split()
+            for place in ("served", "in Python")
+        )
+        np.testing.assert_allclose(np.float64(served), np.float64(python), atol=2e-6)
+        assert num_images(notebook) == 1
     if path.stem == "02_ab_offline_eval":
         assert "AUC: better" in printed(notebook)
         # Seed by seed, slices, calibration, power, learning curves, the denoiser's metrics.

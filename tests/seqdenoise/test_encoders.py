@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from seqdenoise import ViewEncoder
-from seqdenoise.encoders import update_momentum_encoder
+from seqdenoise.encoders import FixedEncoder, update_momentum_encoder
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
@@ -93,3 +93,24 @@ def test_bad_sizes_are_refused():
         (name,) = bad
         with pytest.raises(ValueError, match=rf"at least 1\. Received: .*{name}=0"):
             ViewEncoder(**bad)
+
+
+def test_a_fixed_encoder_stays_fixed_whatever_is_set_above_it():
+    class Holder(tf.keras.layers.Layer):
+        def build(self, input_shape):
+            self.keys = FixedEncoder(units=4, name="keys")
+            self.queries = ViewEncoder(units=4, name="queries")
+            self.keys.build(input_shape)
+            self.queries.build(input_shape)
+            super().build(input_shape)
+
+    holder = Holder()
+    holder.build((None, 6))
+    for trainable in (None, True, False, True):
+        if trainable is not None:
+            holder.trainable = trainable
+        expected = 0 if trainable is False else 4
+        assert len(holder.trainable_variables) == expected
+        assert len(holder.keys.trainable_variables) == 0
+    assert len(holder.non_trainable_variables) == 4
+    assert not holder.keys.trainable

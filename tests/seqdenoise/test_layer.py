@@ -60,6 +60,19 @@ def test_mixed_precision_leaves_the_sequences_alone_and_the_loss_finite(policy):
     assert SequenceDenoiser()(half, mask=tensors(masks), training=True)["cart"].dtype == tf.float16
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_symbolic_sequences_keep_their_dtype_and_order(dtype):
+    given = {
+        name: tf.keras.Input((L, D), dtype=dtype, name=f"given_{name}")
+        for name in ("cart", "click")
+    }
+    out = SequenceDenoiser()(given)
+    assert list(out) == list(given)
+    for name in given:
+        assert out[name].dtype == given[name].dtype
+        assert tuple(out[name].shape) == (None, L, D)
+
+
 def expected_share(denoiser, name, x, mask, encoder, step, **rows):
     """The undivided loss of one sequence and its number of candidates, by loops where possible."""
     kept = np.where(mask[:, :, None], x, 0).astype(np.float64)

@@ -51,6 +51,17 @@ def test_effective_rank_of_collapsed_vectors_is_one():
     assert float(effective_rank(tf.zeros([3, 3]))) == 0.0
 
 
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_effective_rank_of_broken_vectors_is_nan_and_no_error(broken):
+    x = unit_vectors(6, 4, 0).astype(np.float32)
+    x[2, 1] = broken
+    metric = EffectiveRank(4)
+    metric.update_state(x, np.ones(6, bool))
+    assert np.isnan(float(metric.result()))
+    # In the graph of `fit` it would end the training.
+    assert np.isnan(float(tf.function(metric.result)()))
+
+
 def test_effective_rank_metric_accumulates_valid_rows_and_resets():
     x = unit_vectors(6, 4, 0).astype(np.float32)
     dirty = np.where(MASK[:, None], x, np.nan).astype(np.float32)

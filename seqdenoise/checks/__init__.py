@@ -1,0 +1,1 @@
+"""The single checks of `seqdenoise.self_check`, one question a file."""
