@@ -9,7 +9,7 @@ DATA ?= simulated
 RUN_FILE := pipelines/configs/$(DATA).yaml
 FOLDER ?= build/$(DATA)
 
-.PHONY: demo test lint unit unit-keras-3 unit-legacy-keras clean
+.PHONY: demo test lint unit unit-keras-3 unit-legacy-keras unit-everything clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -45,7 +45,12 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 # Once for each Keras generation, side by side: most of a test's time is one thread that traces
-# graphs. The pipelines run on legacy Keras alone (TFRS demands it); the evaluation needs no Keras.
+# graphs. The pipelines run on legacy Keras alone (TFRS demands it). What has no Keras in it runs
+# once; `make unit-everything` runs it under both all the same.
+NO_KERAS := $(addprefix tests/seqdenoise/,evaluation \
+  $(patsubst %,test_%.py,debiased debiased_theory loss_identities losses masks numerics pair_sums triplet views) \
+  $(patsubst %,transport/test_%.py,against_references alignment never_nan second_look solver))
+
 unit: $(SPARK)
 	+$(MAKE) --jobs=2 --output-sync=target unit-keras-3 unit-legacy-keras
 
@@ -53,7 +58,10 @@ unit-keras-3: $(INSTALLED)
 	$(BIN)/python -m pytest --ignore=tests/pipelines
 
 unit-legacy-keras: $(SPARK)
-	TF_USE_LEGACY_KERAS=1 $(BIN)/python -m pytest tests seqdenoise pipelines --ignore=tests/seqdenoise/evaluation
+	TF_USE_LEGACY_KERAS=1 $(BIN)/python -m pytest tests seqdenoise pipelines $(addprefix --ignore=,$(NO_KERAS))
+
+unit-everything: unit-keras-3
+	TF_USE_LEGACY_KERAS=1 $(BIN)/python -m pytest tests seqdenoise pipelines
 
 clean:
 	rm -rf $(VENV) build

@@ -458,10 +458,57 @@ def transport(
     ] = None,
 ) -> None:
     """Time our Sinkhorn solver beside POT, OTT-JAX and GeomLoss, whichever are installed."""
-    from pipelines.bench_transport import bench_transport, to_markdown
+    from pipelines.bench_transport import bench_transport
+    from pipelines.contest import to_markdown
 
     with _one_clear_error():
         report = bench_transport(sizes.split(","), rounds=rounds, memory=memory, output=output)
+    print(to_markdown(report))
+
+
+@benchmarks.command()
+def step(
+    rows: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=2, help="Rows of the batch; repeat for several.", show_default="1024 and 4096"
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 7,
+    output: Annotated[
+        Path | None, typer.Option(help="JSON file of all figures.", show_default=False)
+    ] = None,
+) -> None:
+    """Time training steps of the reference ranker with the plug-in and without."""
+    from pipelines.bench_step import BATCH_SIZES, bench_step, to_markdown
+
+    with _one_clear_error():
+        report = bench_step(rows or BATCH_SIZES, rounds=rounds, output=output)
+    print(to_markdown(report))
+
+
+@benchmarks.command()
+def losses(
+    rows: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=2,
+            help="Rows of the batch; repeat for several.",
+            show_default="1024, 4096, 16384 and 32768",
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each loss at each size.")] = 5,
+    memory: Annotated[bool, typer.Option(help="Measure memory too.")] = True,
+    output: Annotated[
+        Path | None, typer.Option(help="JSON file of all figures.", show_default=False)
+    ] = None,
+) -> None:
+    """Time our InfoNCE beside TensorFlow's, TFRS' and torch's, whichever are installed."""
+    from pipelines.bench_losses import ROWS, bench_losses
+    from pipelines.contest import to_markdown
+
+    with _one_clear_error():
+        report = bench_losses(rows or ROWS, rounds=rounds, memory=memory, output=output)
     print(to_markdown(report))
 
 

@@ -6,17 +6,16 @@ both clouds, holding the plan constant (the envelope theorem, which all of them 
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.contest import Contender, Results
+
 Array = NDArray[np.float32]
-# Value of each problem, gradient with respect to `x`, to `y`; arrays of whichever library.
-Results = tuple[Any, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -50,32 +49,33 @@ def _uniform(cloud: Array) -> Array:
     return np.full(cloud.shape[:-1], 1 / cloud.shape[-2], np.float32)
 
 
+def make_problem(
+    num_problems: int, num_rows: int, num_columns: int, dim: int, epsilon: float, iterations: int
+) -> Problem:
+    """The same draw of normal vectors in every process; one problem is not a batch of one."""
+    rng = np.random.default_rng(0)
+    batch = () if num_problems == 1 else (num_problems,)
+    x = rng.standard_normal((*batch, num_rows, dim), np.float32)
+    y = rng.standard_normal((*batch, num_columns, dim), np.float32)
+    return Problem(x, y, epsilon, iterations)
+
+
 @dataclass(frozen=True)
-class Contender:
+class Solver(Contender):
     """One way to solve a `Problem`.
 
     Attributes:
-        name: What reports call it.
-        make: Loads what it needs and takes a problem to a call that solves it and returns when the
-            results are there. Some compile at the first call.
-        packages: Distributions it needs beside this project's own, by the name they install under.
-        modules: What those distributions are imported as.
         is_regularised: Whether its value is the regularised minimum instead of the transport cost
             `<P, C>`. The gradient is the same.
         for_batches: Whether it is only for many problems at once.
     """
 
-    name: str
-    make: Callable[[Problem], Callable[[], Results]]
-    packages: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
     is_regularised: bool = False
     for_batches: bool = False
 
-    def missing(self) -> list[str]:
-        """Its packages that are not installed."""
-        pairs = zip(self.packages, self.modules, strict=True)
-        return [package for package, module in pairs if find_spec(module) is None]
+    def takes(self, problem: Mapping[str, Any]) -> bool:
+        """Whether there are many problems, or it takes one alone."""
+        return problem["num_problems"] > 1 or not self.for_batches
 
 
 def _seqdenoise(*, jit_compile: bool) -> Callable[[Problem], Callable[[], Results]]:
@@ -315,26 +315,26 @@ def _geomloss(problem: Problem) -> Callable[[], Results]:
     return call
 
 
-def _ott_contender(form: str, *, in_logs: bool, from_matrix: bool) -> Contender:
+def _ott_contender(form: str, *, in_logs: bool, from_matrix: bool) -> Solver:
     make = _ott(in_logs=in_logs, from_matrix=from_matrix)
-    return Contender(f"OTT-JAX, {form}", make, ("ott-jax",), ("ott",), is_regularised=True)
+    return Solver(f"OTT-JAX, {form}", make, ("ott-jax",), ("ott",), is_regularised=True)
 
 
-CONTENDERS: Sequence[Contender] = (
-    Contender("seqdenoise, XLA", _seqdenoise(jit_compile=True)),
-    Contender("seqdenoise, tf.function", _seqdenoise(jit_compile=False)),
-    Contender("TensorFlow, autodiff through the loop", _autodiff, is_regularised=True),
-    Contender("POT NumPy", _pot(in_logs=False)),
-    Contender("POT NumPy, log", _pot(in_logs=True)),
-    Contender("POT NumPy, ot.batch", _pot(in_logs=False, at_once=True), for_batches=True),
-    Contender("POT NumPy, ot.batch, log", _pot(in_logs=True, at_once=True), for_batches=True),
-    Contender("POT TensorFlow", _pot_tensorflow(in_logs=False)),
-    Contender("POT TensorFlow, log", _pot_tensorflow(in_logs=True)),
+CONTENDERS: Sequence[Solver] = (
+    Solver("seqdenoise, XLA", _seqdenoise(jit_compile=True)),
+    Solver("seqdenoise, tf.function", _seqdenoise(jit_compile=False)),
+    Solver("TensorFlow, autodiff through the loop", _autodiff, is_regularised=True),
+    Solver("POT NumPy", _pot(in_logs=False)),
+    Solver("POT NumPy, log", _pot(in_logs=True)),
+    Solver("POT NumPy, ot.batch", _pot(in_logs=False, at_once=True), for_batches=True),
+    Solver("POT NumPy, ot.batch, log", _pot(in_logs=True, at_once=True), for_batches=True),
+    Solver("POT TensorFlow", _pot_tensorflow(in_logs=False)),
+    Solver("POT TensorFlow, log", _pot_tensorflow(in_logs=True)),
     _ott_contender("point cloud, kernel", in_logs=False, from_matrix=False),
     _ott_contender("point cloud, log", in_logs=True, from_matrix=False),
     _ott_contender("matrix, kernel", in_logs=False, from_matrix=True),
     _ott_contender("matrix, log", in_logs=True, from_matrix=True),
-    Contender(
+    Solver(
         "GeomLoss",
         _geomloss,
         packages=("geomloss", "torch"),

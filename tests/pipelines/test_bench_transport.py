@@ -1,9 +1,5 @@
 """Every contender does the same work as ours; nothing here looks at how long it takes."""
 
-import json
-from contextlib import contextmanager
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -15,7 +11,7 @@ SHAPES = {"one problem": (1, 12, 9), "many problems": (3, 8, 10)}
 
 
 def problem_of(shape, iterations=ITERATIONS):
-    from pipelines.bench_worker import make_problem
+    from pipelines.transport_contenders import make_problem
 
     return make_problem(*shape, 4, EPSILON, iterations)
 
@@ -153,18 +149,19 @@ OF_OWN_PROCESS = ("POT TensorFlow", "POT TensorFlow, log")
 
 
 def test_so_do_contenders_that_need_a_process_of_their_own(tmp_path):
-    from pipelines.bench_transport import _worker
+    from pipelines.contest import worker
 
     def solve(name, shape, iterations):
-        worker.name = name
+        process.name = name
         sizes = zip(("num_problems", "num_rows", "num_columns"), SHAPES[shape], strict=True)
         details = {**dict(sizes), "dim": 4, "epsilon": EPSILON, "iterations": iterations}
-        answer = worker.prepare(details, tmp_path / "results.npz")
+        answer = process.prepare(details, tmp_path / "results.npz")
         assert "error" not in answer, answer
         with np.load(tmp_path / "results.npz") as parts:
             return problem_of(SHAPES[shape], iterations), [parts[f"arr_{i}"] for i in range(3)]
 
-    with _worker(named(OF_OWN_PROCESS[0])) as worker:
+    module = "pipelines.transport_contenders"
+    with worker(module, named(OF_OWN_PROCESS[0])) as process:
         for name in OF_OWN_PROCESS:
             for shape in SHAPES:
                 check(named(name), *solve(name, shape, ITERATIONS))
@@ -196,132 +193,6 @@ def test_geomloss_makes_as_many_passes_as_the_others():
     assert calls[-1] == pytest.approx(EPSILON)
 
 
-class ScriptedWorker:
-    """Answers what it is told to."""
-
-    def __init__(self, name, turns, gradient, megabytes=None):
-        self.name, self._turns, self._gradient = name, iter(turns), gradient
-        self._megabytes = megabytes
-
-    def prepare(self, problem, results=None):
-        if self._gradient is None:
-            return {"error": "ImportError: too new"}
-        if results is not None:
-            gradients = [np.full((size, 2), self._gradient, np.float32) for size in (2, 3)]
-            np.savez(results, np.zeros(1), *gradients)
-        return {"seconds": 9.0}
-
-    def ask(self, do):
-        if do == "memory":
-            return {"megabytes": self._megabytes}
-        seconds = next(self._turns)
-        return {"error": "MemoryError: too large"} if seconds is None else {"seconds": seconds}
-
-
-def test_a_run_reports_every_contender_and_who_is_missing(tmp_path, monkeypatch):
-    from pipelines import bench_transport as bench
-    from pipelines.transport_contenders import Contender
-
-    @contextmanager
-    def worker(contender, **environment):
-        # Blocks that stay with the allocator would hide a part of the next peak.
-        is_for_memory = environment.get("MALLOC_MMAP_THRESHOLD_") == "65536"
-        yield ScriptedWorker(contender.name, [1.0] * 4, 1.0, 64.0 if is_for_memory else None)
-
-    monkeypatch.setattr(bench, "_worker", worker)
-    absent = Contender(
-        "Nobody's", lambda problem: None, packages=("nobodys-solver",), modules=("nobodys_solver",)
-    )
-    contenders = [named(bench.BASELINE), named("POT NumPy, ot.batch"), absent]
-    path = tmp_path / "out" / "bench.json"
-    report = bench.bench_transport(["6", "2x5x4"], rounds=2, output=path, contenders=contenders)
-    assert json.loads(path.read_text()) == report
-    assert report["not_installed"] == {"Nobody's": ["nobodys-solver"]}
-    assert list(report["results"]["6"]) == [bench.BASELINE]
-    assert list(report["results"]["2x5x4"]) == [bench.BASELINE, "POT NumPy, ot.batch"]
-    for rows in report["results"].values():
-        for row in rows.values():
-            assert row["turns"] == [1.0, 1.0]
-            assert row["ratio"] == 1
-            assert row["gradient_difference"] == 0
-            assert row["peak_megabytes"] == 64
-    markdown = bench.to_markdown(report)
-    assert "Nobody's: not installed (nobodys-solver)" in markdown
-    assert "| POT NumPy, ot.batch |  | 1000 |" in markdown
-    assert "| POT NumPy, ot.batch |  | 64 |" in markdown
-
-
-def test_ratios_are_of_medians_and_ranges_of_rounds(monkeypatch):
-    from pipelines import bench_transport as bench
-
-    monkeypatch.setattr(bench, "_PAUSE_SECONDS", 0)
-    workers = [
-        ScriptedWorker(bench.BASELINE, [1, 2, 4], 2.0),
-        ScriptedWorker("rival", [6, 4, 2], 2.5),
-        ScriptedWorker("broken", [], None),
-        ScriptedWorker("breaks", [1, None, 1], 2.0),
-    ]
-    rows = bench._time_size("7", {}, workers, rounds=3)
-    assert rows["rival"]["seconds"] == 4
-    assert rows["rival"]["ratio"] == 2  # medians 4 and 2
-    assert rows["rival"]["ratio_range"] == [0.5, 6]  # 2 / 4 in the last round, 6 / 1 in the first
-    assert rows["rival"]["fastest_ratio"] == 2  # 2 and 1
-    assert rows["rival"]["gradient_difference"] == 0.25
-    assert rows["rival"]["first_call_seconds"] == 9
-    assert rows["broken"] == {"error": "ImportError: too new"}
-    assert rows["breaks"] == {"error": "MemoryError: too large"}
-    report = {
-        "machine": {"cores": 2, "processor": "chip"}, "versions": {"pot": "1"},
-        "not_installed": {}, "results": {"7": rows},
-    }  # fmt: skip
-    lines = bench.to_markdown(report).splitlines()
-    assert "| rival | 4000 |" in lines
-    assert "| rival | 2.00 (0.500 to 6.00) |" in lines
-    assert "| broken | failed |" in lines
-    assert "breaks at 7: MemoryError: too large" in lines
-    assert lines[-1] == "2 cores of chip; pot 1."
-
-
-def test_a_failure_of_our_own_is_no_line_of_the_report():
-    from pipelines import bench_transport as bench
-
-    workers = [ScriptedWorker(bench.BASELINE, [], None)]
-    with pytest.raises(RuntimeError, match=r"seqdenoise, XLA failed at 7: ImportError: too new"):
-        bench._time_size("7", {}, workers, rounds=1)
-
-
-def test_a_process_times_and_measures_its_contender_until_it_dies():
-    from pipelines.bench_transport import _worker
-
-    problem = {"num_problems": 1, "num_rows": 300, "num_columns": 500, "dim": 4}
-    with _worker(named("POT NumPy"), MALLOC_MMAP_THRESHOLD_="65536") as worker:
-        assert worker.ask("time") == {"error": "RuntimeError: no problem was prepared"}
-        assert worker.prepare({**problem, "epsilon": 0.1, "iterations": 2})["seconds"] > 0
-        assert worker.ask("time")["seconds"] > 0
-        if Path("/proc/self/clear_refs").exists():
-            # Costs, kernel and plan, at least.
-            assert worker.ask("memory")["megabytes"] > 2 * 300 * 500 * 4 / 1e6
-        worker._process.kill()
-        assert worker.ask("time") == {"error": "the process ended with status -9"}
-
-
-def test_peak_memory_is_the_highest_mark_of_a_call():
-    from pipelines.bench_worker import peak_megabytes
-
-    if not Path("/proc/self/clear_refs").exists():
-        pytest.skip("needs Linux")
-
-    def call():
-        both = np.ones(80_000_000, np.uint8).copy()
-        passing = both + both
-        del passing
-        return (both[:1].copy(), 0, 0)
-
-    np.ones(400_000_000, np.uint8)  # higher, but before the call
-    # 80 MB from `ones` are gone when the sum is made; with the copy it is 160 at any time.
-    assert peak_megabytes(call) == pytest.approx(160, abs=8)
-
-
 def test_sizes():
     from pipelines.bench_transport import bench_transport, parse_size
     from pipelines.config import ConfigError
@@ -334,3 +205,12 @@ def test_sizes():
             parse_size(bad)
     with pytest.raises(ConfigError, match=r"rounds: expected at least 1\. Received: 0"):
         bench_transport(["8"], rounds=0)
+
+
+def test_what_is_for_many_problems_is_given_no_single_one():
+    from pipelines.bench_transport import parse_size
+
+    of_batches = named("POT NumPy, ot.batch")
+    assert not of_batches.takes(parse_size("6"))
+    assert of_batches.takes(parse_size("2x5x4"))
+    assert named("POT NumPy").takes(parse_size("6"))

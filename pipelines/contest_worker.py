@@ -1,4 +1,4 @@
-"""A process that runs a contender of the transport benchmark: `python -m pipelines.bench_worker`.
+"""A process that runs contenders of a contest: `python -m pipelines.contest_worker MODULE`.
 
 One process each, because the libraries' threads and settings would otherwise meet in one: POT on
 TensorFlow changes how every tensor of its process behaves. This module loads none of them itself.
@@ -8,6 +8,7 @@ It answers each line of JSON on standard input with one on standard output.
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import re
@@ -19,22 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.transport_contenders import CONTENDERS, Problem, Results
+from pipelines.contest import Results
 
 # A turn is at least this long, so that a call of a few milliseconds is made many times in it.
 _TURN_SECONDS = 0.25
 _STATUS = Path("/proc/self/status")
-
-
-def make_problem(
-    num_problems: int, num_rows: int, num_columns: int, dim: int, epsilon: float, iterations: int
-) -> Problem:
-    """The same draw of normal vectors in every process; one problem is not a batch of one."""
-    rng = np.random.default_rng(0)
-    batch = () if num_problems == 1 else (num_problems,)
-    x = rng.standard_normal((*batch, num_rows, dim), np.float32)
-    y = rng.standard_normal((*batch, num_columns, dim), np.float32)
-    return Problem(x, y, epsilon, iterations)
 
 
 def time_turn(call: Callable[[], Results]) -> float:
@@ -78,8 +68,8 @@ def _status_kilobytes(name: str) -> int:
     return int(match[1])
 
 
-def _serve() -> None:
-    contenders = {one.name: one for one in CONTENDERS}
+def _serve(module: Any) -> None:
+    contenders = {one.name: one for one in module.CONTENDERS}
     # Libraries print what they like; the pipe is for answers alone.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -90,7 +80,8 @@ def _serve() -> None:
         try:
             if request["do"] == "prepare":
                 call = None  # frees the last problem
-                call = contenders[request["contender"]].make(make_problem(**request["problem"]))
+                problem = module.make_problem(**request["problem"])
+                call = contenders[request["contender"]].make(problem)
                 start = time.perf_counter()
                 results = call()
                 answer = {"seconds": time.perf_counter() - start}
@@ -109,4 +100,4 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _serve(importlib.import_module(sys.argv[1]))
