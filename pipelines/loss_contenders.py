@@ -133,7 +133,7 @@ def _torch(batch: Batch) -> Callable[[], Results]:
     return call
 
 
-# Those that keep several matrices of B x B need 13 GB and more at twice this.
+# Those that keep matrices of B x B need 4 to 9 GB at twice this.
 _LARGEST = 16_384
 CONTENDERS: Sequence[Contender] = (
     Contender("matrix products alone", _products, is_comparable=False),
