@@ -32,11 +32,6 @@ class Pairs(NamedTuple):
     differ: tuple[tuple[Tensor, Tensor], ...] = ()
     agree: tuple[tuple[Tensor, Tensor], ...] = ()
 
-    def transposed(self) -> "Pairs":
-        """The same pairs with anchors and columns exchanged."""
-        differ, agree = (tuple((y, x) for x, y in keys) for keys in (self.differ, self.agree))
-        return Pairs(self.columns, self.anchors, differ, agree)
-
 
 class Limit(NamedTuple):
     """Columns that are nearer to the anchor than `largest` do not count.
@@ -133,7 +128,7 @@ def pair_sums(
     Args:
         columns: float `[M, d]`, finite where not valid.
         pairs: Which columns count.
-        limit: Optional further condition, a constant in the gradient.
+        limit: Optional further condition, a constant in the gradient, with vectors of its own.
 
     Returns:
         `[N, d]`; and `[N]`, how many count, as a constant of the same dtype.

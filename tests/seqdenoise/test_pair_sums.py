@@ -127,6 +127,35 @@ def test_blocks_change_no_loss(case, in_a_graph, monkeypatch):
         np.testing.assert_allclose(gradient, expected_gradients[name], rtol=1e-11, atol=1e-14)
 
 
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
+def test_many_blocks_of_a_batch_of_unknown_size(problem, jit_compile, monkeypatch):
+    """As in `fit`, where the last batch of an epoch has fewer rows."""
+    a, b, pairs = (
+        tf.constant(problem["anchors"]),
+        tf.constant(problem["columns"]),
+        pairs_of(problem),
+    )
+
+    def both(a, b, pairs):
+        with tf.GradientTape() as tape:
+            tape.watch([a, b])
+            (sums,), number = log_pair_sums(a, b, pairs)
+            total = tf.reduce_sum(tf.where(number > 0, sums, tf.zeros_like(sums)) ** 2)
+        return sums, *tape.gradient(total, [a, b])
+
+    expected = both(a, b, pairs)  # one block
+    monkeypatch.setattr(pair_sums, "_FEWEST_ROWS", 1)
+    monkeypatch.setattr(pair_sums, "_PAIRS", 10)  # 2 rows, and a last block of 1
+
+    def unknown(x):
+        return tf.TensorSpec([None, *x.shape[1:]], x.dtype)
+
+    signature = tf.nest.map_structure(unknown, (a, b, pairs))
+    got = tf.function(both, jit_compile=jit_compile, input_signature=signature)(a, b, pairs)
+    for one, other in zip(got, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-14)
+
+
 def test_rows_of_a_block():
     assert pair_sums._rows_and_blocks(1000, 1000) == (1000, 1)
     assert pair_sums._rows_and_blocks(4096, 4096) == (256, 16)
@@ -137,8 +166,11 @@ def test_rows_of_a_block():
         assert tuple(map(int, got)) == pair_sums._rows_and_blocks(number, columns)
 
 
-def test_the_gradient_has_a_gradient(problem):
+@pytest.mark.parametrize("pairs_of_a_block", [100, 10], ids=["one block", "blocks"])
+def test_the_gradient_has_a_gradient(problem, pairs_of_a_block, monkeypatch):
     """As an adversary that is trained through needs."""
+    monkeypatch.setattr(pair_sums, "_FEWEST_ROWS", 1)
+    monkeypatch.setattr(pair_sums, "_PAIRS", pairs_of_a_block)
     a, b = tf.constant(problem["anchors"]), tf.constant(problem["columns"])
     pairs = pairs_of(problem)
 

@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from seqdenoise.evaluation.spread import Spread
 
@@ -155,3 +155,38 @@ def test_both_where_neither_alone_is_enough():
     assert factor * num_seeds == min(products.values())
     assert now.both_needed(0.01, 0.95) is None
     assert spread(num_seeds=1).both_needed(1.0, 0.95) is None
+
+
+# Lowest and highest coverage of 95 % intervals over mixes of the parts, as in the module's text.
+COVERAGE = {
+    2: ((92.3, 96.6), (93.9, 97.8), (87.4, 95.1)),
+    3: ((94.3, 96.0), (95.0, 97.2), (92.2, 95.0)),
+    5: ((94.9, 95.6), (95.0, 96.4), (94.1, 95.0)),
+    10: ((95.0, 95.3), (95.0, 95.7), (94.8, 95.0)),
+}
+
+
+@pytest.mark.parametrize("num_seeds", COVERAGE)
+def test_the_coverage_of_three_quantiles_is_as_stated(num_seeds):
+    rng = np.random.default_rng(0)
+    repeats, of_users, of_seeds = 100_000, 149, num_seeds - 1
+    error = rng.normal(size=repeats)
+    users = rng.chisquare(of_users, repeats) / of_users
+    by_users, by_seeds = (stats.t.ppf(0.975, df) for df in (of_users, of_seeds))
+    covered = []
+    for ratio in (0.03, 0.1, 0.2, 0.5, 1, 2, 4, 10, 30, 1000):
+        from_seeds = ratio * rng.chisquare(of_seeds, repeats) / of_seeds
+        total = users + from_seeds
+        share = from_seeds / total
+        freedom = 1 / (share**2 / of_seeds + (1 - share) ** 2 / of_users)
+        quantiles = (
+            by_users + share**1.5 * (by_seeds - by_users),
+            by_users + share * (by_seeds - by_users),
+            special.stdtrit(freedom, 0.975),
+        )
+        reach = np.array(quantiles) * np.sqrt(total)
+        covered.append((np.abs(error) * math.sqrt(1 + ratio) <= reach).mean(axis=1))
+    lowest, highest = 100 * np.min(covered, axis=0), 100 * np.max(covered, axis=0)
+    stated = np.array(COVERAGE[num_seeds])
+    # Rounding, and three standard deviations of a share of 95 % of the repeats.
+    np.testing.assert_allclose(np.stack([lowest, highest], axis=1), stated, rtol=0, atol=0.27)
