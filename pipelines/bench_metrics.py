@@ -1,6 +1,5 @@
 """The `bench metrics` job: seconds of every metric on a large table, and of scikit-learn's."""
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipelines.bench_machine import machine, versions
 from pipelines.config import ConfigError
-from seqdenoise.data.atomic import atomic_file
+from pipelines.json_report import write_json_report
 from seqdenoise.evaluation.delong import delong
 from seqdenoise.evaluation.probabilities import expected_calibration_error, normalised_entropy
 from seqdenoise.evaluation.ranking import Floats, Ints, auc, gauc, log_loss
@@ -193,9 +192,7 @@ def bench_metrics(
         "rounds": rounds,
         "results": results,
     }
-    if output is not None:
-        with atomic_file(output) as aside:
-            aside.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_json_report(report, output)
     return report
 
 

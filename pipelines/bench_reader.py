@@ -16,8 +16,8 @@ import numpy as np
 from pipelines.bench_machine import machine, versions
 from pipelines.bench_rows import PARQUET, TFRECORD, write_bench_rows
 from pipelines.config import ConfigError
+from pipelines.json_report import write_json_report
 from pipelines.reader_contenders import CONTENDERS, DECODING, SHUFFLED, Contender
-from seqdenoise.data.atomic import atomic_file
 
 _OURS = "seqdenoise"
 _DISTRIBUTIONS = ("seqdenoise", "pyarrow", "numpy", "tensorflow", "datasets", "pandas")
@@ -155,9 +155,7 @@ def bench_reader(
                 ]
                 report["abandoned"] = worker.ask(do="abandon", times=_ABANDONED)
     _summarise(results)
-    if output is not None:
-        with atomic_file(output) as aside:
-            aside.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_json_report(report, output)
     return report
 
 

@@ -1,7 +1,6 @@
 """The `bench sequences` job: our sequence building beside others, in one alternating run."""
 
 import hashlib
-import json
 import logging
 import shutil
 import sys
@@ -17,9 +16,9 @@ import pyarrow.compute as pc
 from pipelines.bench_log import TYPES, write_bench_log
 from pipelines.bench_machine import machine, versions
 from pipelines.config import ConfigError
+from pipelines.json_report import write_json_report
 from pipelines.process_usage import run_measured
 from pipelines.sequence_contenders import CONTENDERS, Contender
-from seqdenoise.data.atomic import atomic_file
 from seqdenoise.data.columns import flatten_lists
 from seqdenoise.data.files import ParquetSource
 
@@ -106,9 +105,7 @@ def bench_sequences(
         "not_installed": {one.name: one.missing() for one in contenders if one.missing()},
         "results": rows,
     }
-    if output is not None:
-        with atomic_file(output) as aside:
-            aside.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_json_report(report, output)
     return report
 
 

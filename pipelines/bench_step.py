@@ -1,6 +1,5 @@
 """The `bench step` job: a training step of the reference ranker, with the plug-in and without."""
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,9 +11,9 @@ import tensorflow as tf
 
 from pipelines.bench_machine import machine, versions
 from pipelines.config import ConfigError
+from pipelines.json_report import write_json_report
 from pipelines.models import Ranker, RankerSpec, RankingModel
 from seqdenoise import SequenceDenoiser, ViewEncoder, dimension_views, info_nce_loss, view_seed
-from seqdenoise.data.atomic import atomic_file
 from seqdenoise.health import health_metrics, update_health
 from seqdenoise.numerics import Tensor
 
@@ -201,9 +200,7 @@ def bench_step(
         "rounds": rounds,
         "results": results,
     }
-    if output is not None:
-        with atomic_file(output) as aside:
-            aside.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_json_report(report, output)
     return report
 
 

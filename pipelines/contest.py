@@ -18,7 +18,7 @@ import numpy as np
 
 from pipelines.bench_machine import machine, versions
 from pipelines.config import ConfigError
-from seqdenoise.data.atomic import atomic_file
+from pipelines.json_report import write_json_report
 
 logger = logging.getLogger(__name__)
 
@@ -185,9 +185,7 @@ def run_contest(
                 row = report["results"][size].get(one.name, {"error": ""})
                 if "error" not in row:
                     row["peak_megabytes"] = _peak_megabytes(contest.module, one, size, problem)
-    if output is not None:
-        with atomic_file(output) as aside:
-            aside.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_json_report(report, output)
     return report
 
 

@@ -1,6 +1,5 @@
 """Does the A/B keep its word? Simulated A/Bs whose true difference is known."""
 
-import json
 import logging
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipelines.config import ConfigError
-from seqdenoise.data.atomic import atomic_file
+from pipelines.json_report import write_json_report
 from seqdenoise.evaluation.compare import Comparison, compare
 from seqdenoise.evaluation.estimates import outcome_of
 from seqdenoise.evaluation.power import spread_of
@@ -192,9 +191,7 @@ def coverage_study(
         for metric, row in measured.items():
             _logger.info("coverage: %s, %s: %s", scenario.name, metric, row)
     report = {"num_experiments": num_experiments, **options, "seed": seed, "results": results}
-    if output is not None:
-        with atomic_file(output) as aside:
-            aside.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_json_report(report, output)
     return report
 
 
