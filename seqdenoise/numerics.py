@@ -65,11 +65,30 @@ def masked_mean(values: Tensor, mask: Tensor, weights: Tensor | None = None) -> 
         >>> float(masked_mean(tf.constant([1.0, 3.0, float("nan")]), mask))
         2.0
     """
-    counted = tf.cast(mask, values.dtype)
+    shares = masked_shares(mask, weights, values.dtype)
+    return tf.reduce_sum(tf.where(mask, values, tf.zeros_like(values)) * shares)
+
+
+def masked_shares(mask: Tensor, weights: Tensor | None, dtype: Any) -> Tensor:
+    """What each value counts in the mean over those whose mask is True: all are 0 without any.
+
+    Args:
+        mask: bool, any shape.
+        weights: As in `masked_mean`.
+        dtype: float32 or float64.
+
+    Returns:
+        `dtype`, of the shape of `mask`.
+
+    Example:
+        >>> mask = tf.constant([True, True, False])
+        >>> masked_shares(mask, tf.constant([1.0, 3.0, 9.0]), tf.float32).numpy().tolist()
+        [0.25, 0.75, 0.0]
+    """
+    counted = tf.cast(mask, dtype)
     if weights is not None:
-        counted = tf.where(mask, tf.cast(weights, values.dtype), tf.zeros_like(counted))
-    total = tf.reduce_sum(tf.where(mask, values, tf.zeros_like(values)) * counted)
-    return tf.math.divide_no_nan(total, tf.reduce_sum(counted))
+        counted = tf.where(mask, tf.cast(weights, dtype), tf.zeros_like(counted))
+    return tf.math.divide_no_nan(counted, tf.reduce_sum(counted))
 
 
 def masked_pool(sequence: Tensor, mask: Tensor) -> Tensor:

@@ -2,15 +2,14 @@
 
 import tensorflow as tf
 
-from seqdenoise.losses.log_sums import log_odds_loss
-from seqdenoise.losses.pair_sums import log_pair_sums
+from seqdenoise.losses.mean_log_odds import mean_log_odds
 from seqdenoise.losses.pairs import (
     candidate_pairs,
     positive_scalar,
     similarity_limit,
     unit_views,
 )
-from seqdenoise.numerics import Tensor, masked_mean
+from seqdenoise.numerics import Tensor, masked_shares
 
 
 def info_nce_loss(
@@ -71,13 +70,11 @@ def info_nce_loss(
     views = unit_views(view_a, view_b, mask=mask, ids=ids, weights=weights)
     temperature = positive_scalar("temperature", temperature, views.a.dtype)
     scaled_a = views.a / temperature
-    positive = tf.reduce_sum(scaled_a * views.b, axis=1)
     pairs = candidate_pairs(views)
-    limit = similarity_limit(max_similarity, positive.dtype, temperature)
-    (negatives,), _ = log_pair_sums(scaled_a, views.b, pairs, limit=limit)
-    losses = log_odds_loss(positive, negatives)
+    limit = similarity_limit(max_similarity, scaled_a.dtype, temperature)
+    shares = masked_shares(views.valid, views.weights, scaled_a.dtype)
+    loss = mean_log_odds(scaled_a, views.b, shares, pairs, limit=limit)
     if symmetric:
         # Both conditions are symmetric: they hold for the swapped views too.
-        (negatives,), _ = log_pair_sums(views.b, scaled_a, pairs, limit=limit)
-        losses = (losses + log_odds_loss(positive, negatives)) / 2
-    return masked_mean(losses, views.valid, views.weights)
+        loss = (loss + mean_log_odds(views.b, scaled_a, shares, pairs, limit=limit)) / 2
+    return loss

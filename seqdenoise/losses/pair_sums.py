@@ -1,7 +1,7 @@
 """Sums over pairs of rows, a block of anchors at a time: memory grows with B, not with B x B.
 
 Forward, the products of a block of anchors with all columns are made, summed and dropped; backward,
-they are made again. A block has about a million pairs, so that it stays in the cache. At usual
+they are made again. A block has about four million pairs. At usual
 batch sizes the first block is the whole batch.
 """
 
@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from seqdenoise.numerics import Tensor
 
-# Pairs of a block: 4 MB of float32.
-_PAIRS = 2**20
+# Pairs of a block: 16 MB of float32.
+_PAIRS = 2**22
 _FEWEST_ROWS = 16
 
 
@@ -74,9 +74,9 @@ def log_pair_sums(
 
     @tf.custom_gradient
     def summed(a: Tensor, b: Tensor) -> Any:
-        blocks = _Blocks(a, b, pairs, limit)
+        blocks = Blocks(a, b, pairs, limit)
 
-        def forward(block: _Block) -> list[Tensor]:
+        def forward(block: Block) -> list[Tensor]:
             number = tf.reduce_sum(tf.cast(block.counts, a.dtype), axis=1)
             sums = []
             for power in powers:
@@ -97,7 +97,7 @@ def log_pair_sums(
             ]
             outer = [_times(p, g) for p, g in zip(powers, upstream, strict=False)]
 
-            def backward(block: _Block, *rows: Tensor) -> list[Tensor]:
+            def backward(block: Block, *rows: Tensor) -> list[Tensor]:
                 terms = []
                 for power, level, slope in zip(
                     powers, rows[: len(powers)], rows[len(powers) :], strict=True
@@ -137,16 +137,16 @@ def pair_sums(
     @tf.custom_gradient
     def summed(b: Tensor) -> Any:
         # Nothing but a limit looks at the anchors' products.
-        blocks = _Blocks(None, b, pairs, limit)
+        blocks = Blocks(None, b, pairs, limit)
 
-        def forward(block: _Block) -> list[Tensor]:
+        def forward(block: Block) -> list[Tensor]:
             counts = tf.cast(block.counts, b.dtype)
             return [tf.reduce_sum(counts, axis=1), tf.matmul(counts, b)]
 
         (number, total), _ = blocks.collect(forward, [[], [b.shape[1]]])
 
         def gradient(upstream: Tensor, _: Tensor) -> Tensor:
-            def backward(block: _Block, slope: Tensor) -> list[Tensor]:
+            def backward(block: Block, slope: Tensor) -> list[Tensor]:
                 return [tf.matmul(tf.cast(block.counts, b.dtype), slope, transpose_a=True)]
 
             _, of_columns = blocks.collect(backward, [], [upstream], total_like=b)
@@ -158,7 +158,7 @@ def pair_sums(
     return total, tf.stop_gradient(number)
 
 
-class _Block(NamedTuple):
+class Block(NamedTuple):
     """Some anchors `[R, d]`, their products with all columns `[R, M]`, and which of these count."""
 
     anchors: Tensor
@@ -166,7 +166,7 @@ class _Block(NamedTuple):
     counts: Tensor
 
 
-class _Blocks:
+class Blocks:
     """The anchors in blocks of equally many, the last one filled up with invalid ones."""
 
     def __init__(
@@ -235,7 +235,7 @@ class _Blocks:
         padded = tf.pad(x, [[0, missing], *[[0, 0]] * (x.shape.rank - 1)])
         return tf.reshape(padded, [self.count, self.rows, *x.shape[1:]])
 
-    def _block(self, i: Any) -> _Block:
+    def _block(self, i: Any) -> Block:
         valid, *rest = [x[i] for x in self.stacks]
         anchors = rest.pop() if self.has_products else None
         counts = valid[:, tf.newaxis] & self.pairs.columns
@@ -253,7 +253,7 @@ class _Blocks:
             # A NaN must stay among the pairs and surface. `~(near > largest)` would say so too, but
             # graph optimisation makes that `near <= largest`.
             counts &= (near <= self.limit.largest) | tf.math.is_nan(near)
-        return _Block(anchors, products, counts)
+        return Block(anchors, products, counts)
 
 
 def _rows_and_blocks(number: Any, columns: Any) -> tuple[Any, Any]:

@@ -158,7 +158,7 @@ def test_many_blocks_of_a_batch_of_unknown_size(problem, jit_compile, monkeypatc
 
 def test_rows_of_a_block():
     assert pair_sums._rows_and_blocks(1000, 1000) == (1000, 1)
-    assert pair_sums._rows_and_blocks(4096, 4096) == (256, 16)
+    assert pair_sums._rows_and_blocks(4096, 4096) == (1024, 4)
     assert pair_sums._rows_and_blocks(10**6, 10**6) == (16, 62_500)
     assert pair_sums._rows_and_blocks(0, 0) == (1, 1)
     for number, columns in ((1000, 1000), (4096, 4096), (4097, 4096), (5, 10**6), (0, 0)):

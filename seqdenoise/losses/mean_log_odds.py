@@ -1,0 +1,100 @@
+"""The sum that InfoNCE is, with its gradient made in the same pass over the pairs."""
+
+from typing import Any
+
+import tensorflow as tf
+
+from seqdenoise.losses.log_sums import log_odds_loss
+from seqdenoise.losses.pair_sums import Blocks, Limit, Pairs, log_pair_sums
+from seqdenoise.numerics import Tensor
+
+
+def mean_log_odds(
+    anchors: Tensor, targets: Tensor, shares: Tensor, pairs: Pairs, *, limit: Limit | None = None
+) -> Tensor:
+    r"""Weighted sum over the rows of the log odds of the other targets against the row's own.
+
+    $$ \sum_i w_i \log\Big(1 + \sum_{j \in P_i} e^{\langle a_i, b_j \rangle - \langle a_i, b_i
+    \rangle}\Big) $$
+
+    What the gradient needs of a block of anchors is at hand when its sums are made, and up to a
+    factor it does not depend on what the loss is used for. Made then, it saves the products and
+    exponentials that `log_pair_sums` makes again. Without a gradient that is wasted.
+
+    Args:
+        anchors: float32 or float64 `[B, d]`, finite where not valid.
+        targets: `[B, d]`, likewise and of the same dtype.
+        shares: `[B]`, the `w`.
+        pairs: Which targets count for which anchors.
+        limit: Optional further condition, a constant in the gradient.
+
+    Returns:
+        A scalar.
+    """
+
+    def by_sums(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
+        (negatives,), _ = log_pair_sums(a, b, pairs, limit=limit)
+        return tf.reduce_sum(w * log_odds_loss(tf.reduce_sum(a * b, axis=1), negatives))
+
+    @tf.custom_gradient
+    def in_one_pass(a: Tensor, b: Tensor, w: Tensor) -> Any:
+        losses, of_anchors, of_targets = _losses_and_gradients(a, b, w, pairs, limit)
+
+        def gradient(upstream: Tensor) -> Any:
+            # To TensorFlow what was made in advance is a constant; a derivative of it has to come
+            # from the sums.
+            @tf.custom_gradient
+            def first(a: Tensor, b: Tensor, w: Tensor, upstream: Tensor) -> Any:
+                def second(*slopes: Tensor) -> Any:
+                    inputs = (a, b, w, upstream)
+                    with tf.GradientTape() as outer:
+                        outer.watch(inputs)
+                        with tf.GradientTape() as inner:
+                            inner.watch(inputs)
+                            loss = upstream * by_sums(a, b, w)
+                        found = inner.gradient(loss, (a, b, w))
+                        total = tf.add_n(
+                            [tf.reduce_sum(x * y) for x, y in zip(found, slopes, strict=True)]
+                        )
+                    return outer.gradient(total, inputs)
+
+                made = (upstream * of_anchors, upstream * of_targets, upstream * losses)
+                return made, second
+
+            return first(a, b, w, upstream)
+
+        return tf.reduce_sum(w * losses), gradient
+
+    return in_one_pass(anchors, targets, shares)
+
+
+def _losses_and_gradients(
+    a: Tensor, b: Tensor, w: Tensor, pairs: Pairs, limit: Limit | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows' log odds `[B]`, and the gradients of their weighted sum, `[B, d]` each."""
+    minus_infinity = tf.constant(float("-inf"), a.dtype)
+
+    def of_block(block: Any, own: Tensor, share: Tensor) -> list[Tensor]:
+        logits = tf.where(block.counts, block.products, minus_infinity)
+        highest = tf.reduce_max(logits, axis=1)
+        # Of none the maximum is -inf, whose difference with itself would be NaN.
+        highest = tf.where(tf.equal(highest, minus_infinity), tf.zeros_like(highest), highest)
+        terms = tf.exp(logits - highest[:, tf.newaxis])
+        total = tf.reduce_sum(terms, axis=1)
+        negatives = highest + tf.math.log(total)
+        slope = share * tf.sigmoid(negatives - own)
+        # Not by `divide_no_nan`: a NaN has to surface.
+        each = tf.where(tf.equal(total, 0), tf.zeros_like(slope), slope / total)[:, tf.newaxis]
+        return [
+            log_odds_loss(own, negatives),
+            slope,
+            each * tf.matmul(terms, b),
+            tf.matmul(terms, each * block.anchors, transpose_a=True),
+        ]
+
+    own = tf.reduce_sum(a * b, axis=1)
+    (losses, slopes, of_anchors), of_targets = Blocks(a, b, pairs, limit).collect(
+        of_block, [[], [], [a.shape[1]]], [own, w], total_like=b
+    )
+    slopes = slopes[:, tf.newaxis]
+    return losses, of_anchors - slopes * b, of_targets - slopes * a
