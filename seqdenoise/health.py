@@ -12,7 +12,7 @@ from seqdenoise.numerics import Tensor
 
 # Uniformity and the share of false negatives are means over pairs and are monitored on the first
 # rows of a batch only: all pairs of a large batch would cost as much as the loss itself.
-MONITORED_ROWS = 512
+MONITORED_ROWS = 256
 
 
 def health_metrics(prefix: str, units: int, further: Iterable[str] = ()) -> dict[str, Any]:

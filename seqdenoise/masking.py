@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import tensorflow as tf
+
 from seqdenoise.inputs import whole
-from seqdenoise.numerics import Tensor
+from seqdenoise.numerics import Tensor, masked_pool
 from seqdenoise.views import (
     correlated_field_views,
     dimension_views,
@@ -27,6 +29,7 @@ MASKINGS: dict[str, Callable[..., tuple[Tensor, Tensor, Tensor]]] = {
 }
 _OF_FIELDS = ("field", "correlated_field")
 _OF_EVENTS = ("event", "event_dimension")
+_OF_POOLED = ("dimension", "dropout")
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,12 @@ class Masking:
             options["mutual_information"] = self.mutual_information[kind]
         if self.name == "dropout" and self.dropout is not None:
             options["rate"] = self.dropout
-        events = events if self.name in _OF_FIELDS else whole(events)
+        if self.name in _OF_POOLED and isinstance(events, Mapping):
+            # Side by side only when pooled: the events are L times as large.
+            pooled = {field: masked_pool(x, mask)[:, tf.newaxis] for field, x in events.items()}
+            events, mask = whole(pooled), tf.reduce_any(mask, axis=1, keepdims=True)
+        elif self.name not in _OF_FIELDS:
+            events = whole(events)
         view_a, view_b, valid = MASKINGS[self.name](events, mask=mask, seed=seed, **options)
         if self.dropout and self.name != "dropout":
             view_a = feature_dropout(view_a, rate=self.dropout, seed=fold_in(seed, 1))

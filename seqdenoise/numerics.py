@@ -108,6 +108,30 @@ def masked_pool(sequence: Tensor, mask: Tensor) -> Tensor:
         array([[3.]], dtype=float32)
     """
     sequence = at_least_float32(sequence)
-    kept = tf.where(mask[:, :, tf.newaxis], sequence, tf.zeros_like(sequence))
-    count = tf.reduce_sum(tf.cast(mask, sequence.dtype), axis=1)
-    return tf.math.divide_no_nan(tf.reduce_sum(kept, axis=1), count[:, tf.newaxis])
+    real = tf.cast(mask, sequence.dtype)
+    count = tf.reduce_sum(real, axis=1, keepdims=True)
+
+    @tf.custom_gradient
+    def mean(x: Tensor) -> Any:
+        # A product with zeros and ones reads the events once and writes no copy of them. Only a
+        # padded slot that is not finite does not vanish in it, and then the copy is made. Either
+        # way the same numbers are added in the same order.
+        total = _row_products(real, x)
+        total = tf.cond(
+            tf.reduce_all(tf.math.is_finite(total)),
+            lambda: total,
+            lambda: _row_products(real, tf.where(mask[:, :, tf.newaxis], x, tf.zeros_like(x))),
+        )
+
+        def gradient(upstream: Tensor) -> Tensor:
+            share = tf.math.divide_no_nan(real, count)
+            return share[:, :, tf.newaxis] * upstream[:, tf.newaxis]
+
+        return tf.math.divide_no_nan(total, count), gradient
+
+    return mean(sequence)
+
+
+def _row_products(weights: Tensor, x: Tensor) -> Tensor:
+    """Sums `[B, D]` of `x` `[B, L, D]` times `weights` `[B, L]` over `L`."""
+    return tf.matmul(weights[:, tf.newaxis], x)[:, 0]

@@ -391,7 +391,7 @@ def _pooled_fields(
             "The fields of `sequence` must share a dtype. "
             f"Received: { {field: x.dtype.name for field, x in fields.items()} }"
         )
-    pooled = masked_pool(tf.concat(list(fields.values()), axis=2), mask)
+    pooled = tf.concat([masked_pool(x, mask) for x in fields.values()], axis=1)
     return pooled, {field: x.shape[2] for field, x in fields.items()}, tf.reduce_any(mask, axis=1)
 
 
