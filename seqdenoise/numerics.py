@@ -36,16 +36,27 @@ def l2_normalize(x: Tensor) -> tuple[Tensor, Tensor]:
         ([[0.6000000238418579, 0.800000011920929], [0.0, 0.0]], [True, False])
     """
     x = at_least_float32(x)
-    largest = tf.stop_gradient(tf.reduce_max(tf.abs(x), axis=-1, keepdims=True))
-    # A maximum may drop NaN. A NaN vector must keep its NaN, not pass for a zero one.
-    broken = tf.reduce_any(tf.math.is_nan(x), axis=-1, keepdims=True)
-    largest = tf.where(broken, tf.ones_like(largest), largest)
-    has_direction = largest >= _MIN_LENGTH[x.dtype]
-    scaled = tf.where(has_direction, x, tf.ones_like(x)) / tf.where(
-        has_direction, largest, tf.ones_like(largest)
-    )
-    unit = scaled / tf.sqrt(tf.reduce_sum(tf.square(scaled), axis=-1, keepdims=True))
-    return tf.where(has_direction, unit, tf.zeros_like(unit)), tf.squeeze(has_direction, -1)
+
+    @tf.custom_gradient
+    def scaled_to_one(x: Tensor) -> Any:
+        largest = tf.reduce_max(tf.abs(x), axis=-1, keepdims=True)
+        is_long = largest >= _MIN_LENGTH[x.dtype]
+        divisor = tf.where(is_long, largest, tf.ones_like(largest))
+        scaled = x / divisor
+        square = tf.reduce_sum(tf.square(scaled), axis=-1, keepdims=True)
+        # A maximum may drop NaN, the sum does not. A NaN vector must not pass for a zero one.
+        has_direction = is_long | tf.math.is_nan(square)
+        inverse = tf.where(has_direction, tf.math.rsqrt(square), tf.zeros_like(square))
+        unit = scaled * inverse
+
+        # TensorFlow would go through all of the above backwards.
+        def gradient(upstream: Tensor, _: Tensor) -> Tensor:
+            along = tf.reduce_sum(upstream * unit, axis=-1, keepdims=True)
+            return (upstream - along * unit) * (inverse / divisor)
+
+        return (unit, tf.squeeze(has_direction, -1)), gradient
+
+    return scaled_to_one(x)
 
 
 def masked_mean(values: Tensor, mask: Tensor, weights: Tensor | None = None) -> Tensor:

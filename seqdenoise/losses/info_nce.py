@@ -1,7 +1,5 @@
 """InfoNCE: softmax cross-entropy of the positive among itself and the other rows."""
 
-import tensorflow as tf
-
 from seqdenoise.losses.mean_log_odds import mean_log_odds
 from seqdenoise.losses.pairs import (
     candidate_pairs,
@@ -60,6 +58,7 @@ def info_nce_loss(
         with known false negatives left out of the sum.
 
     Example:
+        >>> import tensorflow as tf
         >>> a = tf.constant([[1.0, 0.0], [0.0, 1.0]])
         >>> mask = tf.constant([True, True])
         >>> round(float(info_nce_loss(a, a, mask=mask, temperature=1.0)), 4)  # log(1 + exp(-1))
@@ -73,8 +72,9 @@ def info_nce_loss(
     pairs = candidate_pairs(views)
     limit = similarity_limit(max_similarity, scaled_a.dtype, temperature)
     shares = masked_shares(views.valid, views.weights, scaled_a.dtype)
-    loss = mean_log_odds(scaled_a, views.b, shares, pairs, limit=limit)
+    loss = mean_log_odds(scaled_a, views.b, views.b, shares, pairs, limit=limit)
     if symmetric:
         # Both conditions are symmetric: they hold for the swapped views too.
-        loss = (loss + mean_log_odds(views.b, scaled_a, shares, pairs, limit=limit)) / 2
+        swapped = mean_log_odds(views.b, scaled_a, scaled_a, shares, pairs, limit=limit)
+        loss = (loss + swapped) / 2
     return loss

@@ -1,4 +1,4 @@
-"""The sum that InfoNCE is, with its gradient made in the same pass over the pairs."""
+"""The sum behind InfoNCE and its kin, with its gradient made in the same pass over the pairs."""
 
 from typing import Any
 
@@ -10,11 +10,17 @@ from seqdenoise.numerics import Tensor
 
 
 def mean_log_odds(
-    anchors: Tensor, targets: Tensor, shares: Tensor, pairs: Pairs, *, limit: Limit | None = None
+    anchors: Tensor,
+    positives: Tensor,
+    columns: Tensor,
+    shares: Tensor,
+    pairs: Pairs,
+    *,
+    limit: Limit | None = None,
 ) -> Tensor:
-    r"""Weighted sum over the rows of the log odds of the other targets against the row's own.
+    r"""Weighted sum over the anchors of the log odds of the columns against their own positive.
 
-    $$ \sum_i w_i \log\Big(1 + \sum_{j \in P_i} e^{\langle a_i, b_j \rangle - \langle a_i, b_i
+    $$ \sum_i w_i \log\Big(1 + \sum_{j \in P_i} e^{\langle a_i, b_j \rangle - \langle a_i, p_i
     \rangle}\Big) $$
 
     What the gradient needs of a block of anchors is at hand when its sums are made, and up to a
@@ -22,56 +28,55 @@ def mean_log_odds(
     exponentials that `log_pair_sums` makes again. Without a gradient that is wasted.
 
     Args:
-        anchors: float32 or float64 `[B, d]`, finite where not valid.
-        targets: `[B, d]`, likewise and of the same dtype.
-        shares: `[B]`, the `w`.
-        pairs: Which targets count for which anchors.
+        anchors: float32 or float64 `[N, d]`, finite where not valid.
+        positives: `[N, d]`, likewise and of the same dtype.
+        columns: `[M, d]`, likewise.
+        shares: `[N]`, the `w`.
+        pairs: Which columns count for which anchors.
         limit: Optional further condition, a constant in the gradient.
 
     Returns:
         A scalar.
     """
 
-    def by_sums(a: Tensor, b: Tensor, w: Tensor) -> Tensor:
+    def by_sums(a: Tensor, p: Tensor, b: Tensor, w: Tensor) -> Tensor:
         (negatives,), _ = log_pair_sums(a, b, pairs, limit=limit)
-        return tf.reduce_sum(w * log_odds_loss(tf.reduce_sum(a * b, axis=1), negatives))
+        return tf.reduce_sum(w * log_odds_loss(tf.reduce_sum(a * p, axis=1), negatives))
 
     @tf.custom_gradient
-    def in_one_pass(a: Tensor, b: Tensor, w: Tensor) -> Any:
-        losses, of_anchors, of_targets = _losses_and_gradients(a, b, w, pairs, limit)
+    def in_one_pass(a: Tensor, p: Tensor, b: Tensor, w: Tensor) -> Any:
+        losses, *made = _losses_and_gradients(a, p, b, w, pairs, limit)
 
         def gradient(upstream: Tensor) -> Any:
             # To TensorFlow what was made in advance is a constant; a derivative of it has to come
             # from the sums.
             @tf.custom_gradient
-            def first(a: Tensor, b: Tensor, w: Tensor, upstream: Tensor) -> Any:
+            def first(upstream: Tensor, *inputs: Tensor) -> Any:
                 def second(*slopes: Tensor) -> Any:
-                    inputs = (a, b, w, upstream)
                     with tf.GradientTape() as outer:
-                        outer.watch(inputs)
+                        outer.watch((upstream, *inputs))
                         with tf.GradientTape() as inner:
                             inner.watch(inputs)
-                            loss = upstream * by_sums(a, b, w)
-                        found = inner.gradient(loss, (a, b, w))
+                            loss = upstream * by_sums(*inputs)
+                        found = inner.gradient(loss, inputs)
                         total = tf.add_n(
                             [tf.reduce_sum(x * y) for x, y in zip(found, slopes, strict=True)]
                         )
-                    return outer.gradient(total, inputs)
+                    return outer.gradient(total, (upstream, *inputs))
 
-                made = (upstream * of_anchors, upstream * of_targets, upstream * losses)
-                return made, second
+                return tuple(upstream * x for x in (*made, losses)), second
 
-            return first(a, b, w, upstream)
+            return first(upstream, a, p, b, w)
 
         return tf.reduce_sum(w * losses), gradient
 
-    return in_one_pass(anchors, targets, shares)
+    return in_one_pass(anchors, positives, columns, shares)
 
 
 def _losses_and_gradients(
-    a: Tensor, b: Tensor, w: Tensor, pairs: Pairs, limit: Limit | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows' log odds `[B]`, and the gradients of their weighted sum, `[B, d]` each."""
+    a: Tensor, p: Tensor, b: Tensor, w: Tensor, pairs: Pairs, limit: Limit | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The log odds `[N]`; and the gradients of their sum by anchors, positives and columns."""
     minus_infinity = tf.constant(float("-inf"), a.dtype)
 
     def of_block(block: Any, own: Tensor, share: Tensor) -> list[Tensor]:
@@ -92,9 +97,9 @@ def _losses_and_gradients(
             tf.matmul(terms, each * block.anchors, transpose_a=True),
         ]
 
-    own = tf.reduce_sum(a * b, axis=1)
-    (losses, slopes, of_anchors), of_targets = Blocks(a, b, pairs, limit).collect(
+    own = tf.reduce_sum(a * p, axis=1)
+    (losses, slopes, of_anchors), of_columns = Blocks(a, b, pairs, limit).collect(
         of_block, [[], [], [a.shape[1]]], [own, w], total_like=b
     )
     slopes = slopes[:, tf.newaxis]
-    return losses, of_anchors - slopes * b, of_targets - slopes * a
+    return losses, of_anchors - slopes * p, -slopes * a, of_columns

@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from seqdenoise.losses.log_sums import log_odds_loss
-from seqdenoise.losses.pair_sums import Pairs, log_pair_sums
+from seqdenoise.losses.mean_log_odds import mean_log_odds
+from seqdenoise.losses.pair_sums import Pairs
 from seqdenoise.losses.pairs import (
     check_bool,
     check_shape,
@@ -13,7 +13,7 @@ from seqdenoise.losses.pairs import (
     unit_views,
     whole_numbers,
 )
-from seqdenoise.numerics import Tensor, masked_mean
+from seqdenoise.numerics import Tensor, masked_shares
 
 
 def moco_loss(
@@ -95,8 +95,6 @@ def moco_loss(
         pairs = pairs._replace(differ=(tuple(whole_numbers(views.ids, queue_ids)),))
 
     scaled_a = views.a / temperature
-    positive = tf.reduce_sum(scaled_a * views.b, axis=1)
-    limit = similarity_limit(max_similarity, positive.dtype, temperature)
-    (negatives,), _ = log_pair_sums(scaled_a, keys, pairs, limit=limit)
-    losses = log_odds_loss(positive, negatives)
-    return masked_mean(losses, views.valid, views.weights)
+    limit = similarity_limit(max_similarity, scaled_a.dtype, temperature)
+    shares = masked_shares(views.valid, views.weights, scaled_a.dtype)
+    return mean_log_odds(scaled_a, views.b, keys, shares, pairs, limit=limit)

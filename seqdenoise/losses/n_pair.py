@@ -1,11 +1,8 @@
 """N-pair loss: InfoNCE without a temperature."""
 
-import tensorflow as tf
-
-from seqdenoise.losses.log_sums import log_odds_loss
-from seqdenoise.losses.pair_sums import log_pair_sums
+from seqdenoise.losses.mean_log_odds import mean_log_odds
 from seqdenoise.losses.pairs import candidate_pairs, similarity_limit, unit_views, where_rows
-from seqdenoise.numerics import Tensor, at_least_float32, masked_mean
+from seqdenoise.numerics import Tensor, at_least_float32, masked_shares
 
 
 def n_pair_loss(
@@ -53,6 +50,7 @@ def n_pair_loss(
         false negatives left out of the sum.
 
     Example:
+        >>> import tensorflow as tf
         >>> a = tf.constant([[2.0, 0.0], [0.0, 2.0]])
         >>> mask = tf.constant([True, True])
         >>> round(float(n_pair_loss(a, a, mask=mask)), 4)  # log(1 + exp(-1))
@@ -65,9 +63,7 @@ def n_pair_loss(
     if not normalize:
         a = where_rows(views.valid, at_least_float32(view_a))
         b = where_rows(views.valid, at_least_float32(view_b))
-    positive = tf.reduce_sum(a * b, axis=1)
     vectors = None if normalize else (views.a, views.b)
     limit = similarity_limit(max_similarity, a.dtype, vectors=vectors)
-    (negatives,), _ = log_pair_sums(a, b, candidate_pairs(views), limit=limit)
-    losses = log_odds_loss(positive, negatives)
-    return masked_mean(losses, views.valid, views.weights)
+    shares = masked_shares(views.valid, views.weights, a.dtype)
+    return mean_log_odds(a, b, b, shares, candidate_pairs(views), limit=limit)

@@ -2,15 +2,15 @@
 
 import tensorflow as tf
 
-from seqdenoise.losses.log_sums import log_odds_loss
-from seqdenoise.losses.pair_sums import Pairs, log_pair_sums
+from seqdenoise.losses.mean_log_odds import mean_log_odds
+from seqdenoise.losses.pair_sums import Pairs
 from seqdenoise.losses.pairs import (
     candidate_pairs,
     positive_scalar,
     similarity_limit,
     unit_views,
 )
-from seqdenoise.numerics import Tensor, masked_mean
+from seqdenoise.numerics import Tensor, masked_shares
 
 
 def nt_xent_loss(
@@ -68,14 +68,18 @@ def nt_xent_loss(
     """
     views = unit_views(view_a, view_b, mask=mask, ids=ids, weights=weights)
     temperature = positive_scalar("temperature", temperature, views.a.dtype)
-    positive = tf.reduce_sum(views.a / temperature * views.b, axis=1)
     vectors = tf.concat([views.a, views.b], axis=0)
     # A row is not among its own negatives, which keeps an anchor apart from itself as well.
     ((keys, _),) = candidate_pairs(views).differ
     keys, valid = tf.tile(keys, [2]), tf.tile(views.valid, [2])
     pairs = Pairs(valid, valid, differ=((keys, keys),))
-    limit = similarity_limit(max_similarity, positive.dtype, temperature)
-    (negatives,), _ = log_pair_sums(vectors / temperature, vectors, pairs, limit=limit)
-    losses = log_odds_loss(tf.tile(positive, [2]), negatives)
-    losses_a, losses_b = tf.split(losses, 2)
-    return masked_mean((losses_a + losses_b) / 2, views.valid, views.weights)
+    limit = similarity_limit(max_similarity, vectors.dtype, temperature)
+    shares = masked_shares(views.valid, views.weights, vectors.dtype)
+    return mean_log_odds(
+        vectors / temperature,
+        tf.concat([views.b, views.a], axis=0),
+        vectors,
+        tf.tile(shares / 2, [2]),
+        pairs,
+        limit=limit,
+    )
