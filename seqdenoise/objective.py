@@ -118,7 +118,9 @@ class Objective:
             for name, value in self.options.items()
         }
 
-    def chance_level(self, valid_rows: Tensor, queued: Tensor | None = None) -> Tensor:
+    def chance_level(
+        self, valid_rows: Tensor, queued: Tensor | None = None, *, num_blocks: Tensor | int = 1
+    ) -> Tensor:
         """About what the loss is for vectors that say nothing, at least `log 2`.
 
         The logarithm of the number of candidates of an anchor; 1 for a loss that is no logarithm.
@@ -126,13 +128,14 @@ class Objective:
         Args:
             valid_rows: float scalar, the number of valid rows.
             queued: float scalar, the number of queued keys, where the loss takes a queue.
+            num_blocks: In how many parts, that do not meet, the loss cuts the rows.
 
         Returns:
             float scalar.
         """
         if self.fn in _BOUNDED:
             return tf.ones_like(valid_rows)
-        candidates = valid_rows
+        candidates = valid_rows / tf.cast(num_blocks, valid_rows.dtype)
         if queued is not None:
             candidates = 1 + queued
         elif self.fn is losses.nt_xent_loss:

@@ -17,6 +17,7 @@ def mean_log_odds(
     pairs: Pairs,
     *,
     limit: Limit | None = None,
+    diagonal_rows: Tensor | int | None = None,
 ) -> Tensor:
     r"""Weighted sum over the anchors of the log odds of the columns against their own positive.
 
@@ -34,18 +35,24 @@ def mean_log_odds(
         shares: `[N]`, the `w`.
         pairs: Which columns count for which anchors.
         limit: Optional further condition, a constant in the gradient.
+        diagonal_rows: Where columns are as many as anchors, how many rows following one another
+            meet, and no others; None for all.
 
     Returns:
         A scalar.
     """
 
     def by_sums(a: Tensor, p: Tensor, b: Tensor, w: Tensor) -> Tensor:
-        (negatives,), _ = log_pair_sums(a, b, pairs, limit=limit)
+        meeting = pairs
+        if diagonal_rows is not None:
+            block = tf.range(tf.shape(a)[0]) // diagonal_rows
+            meeting = pairs._replace(agree=(*pairs.agree, (block, block)))
+        (negatives,), _ = log_pair_sums(a, b, meeting, limit=limit)
         return tf.reduce_sum(w * log_odds_loss(tf.reduce_sum(a * p, axis=1), negatives))
 
     @tf.custom_gradient
     def in_one_pass(a: Tensor, p: Tensor, b: Tensor, w: Tensor) -> Any:
-        losses, *made = _losses_and_gradients(a, p, b, w, pairs, limit)
+        losses, *made = _losses_and_gradients(a, p, b, w, Blocks(a, b, pairs, limit, diagonal_rows))
 
         def gradient(upstream: Tensor) -> Any:
             # To TensorFlow what was made in advance is a constant; a derivative of it has to come
@@ -74,7 +81,7 @@ def mean_log_odds(
 
 
 def _losses_and_gradients(
-    a: Tensor, p: Tensor, b: Tensor, w: Tensor, pairs: Pairs, limit: Limit | None
+    a: Tensor, p: Tensor, b: Tensor, w: Tensor, blocks: Blocks
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The log odds `[N]`; and the gradients of their sum by anchors, positives and columns."""
     minus_infinity = tf.constant(float("-inf"), a.dtype)
@@ -93,13 +100,19 @@ def _losses_and_gradients(
         return [
             log_odds_loss(own, negatives),
             slope,
-            each * tf.matmul(terms, b),
+            each * tf.matmul(terms, block.columns),
             tf.matmul(terms, each * block.anchors, transpose_a=True),
         ]
 
-    own = tf.reduce_sum(a * p, axis=1)
-    (losses, slopes, of_anchors), of_columns = Blocks(a, b, pairs, limit).collect(
-        of_block, [[], [], [a.shape[1]]], [own, w], total_like=b
-    )
+    own, d = tf.reduce_sum(a * p, axis=1), a.shape[1]
+    if blocks.is_diagonal:
+        # Each block has all there is of its columns' gradient.
+        (losses, slopes, of_anchors, of_columns), _ = blocks.collect(
+            of_block, [[], [], [d], [d]], [own, w]
+        )
+    else:
+        (losses, slopes, of_anchors), of_columns = blocks.collect(
+            of_block, [[], [], [d]], [own, w], total_like=b
+        )
     slopes = slopes[:, tf.newaxis]
     return losses, of_anchors - slopes * p, -slopes * a, of_columns

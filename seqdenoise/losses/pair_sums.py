@@ -159,31 +159,54 @@ def pair_sums(
 
 
 class Block(NamedTuple):
-    """Some anchors `[R, d]`, their products with all columns `[R, M]`, and which of these count."""
+    """Some anchors `[R, d]`, columns `[M, d]`, their products `[R, M]`, and which of them count."""
 
     anchors: Tensor
+    columns: Tensor
     products: Tensor
     counts: Tensor
 
 
 class Blocks:
-    """The anchors in blocks of equally many, the last one filled up with invalid ones."""
+    """The anchors in blocks of equally many, the last one filled up with invalid ones.
+
+    Args:
+        anchors: `[N, d]`, or None.
+        columns: `[M, d]`.
+        pairs: Which columns count for which anchors.
+        limit: Optional further condition.
+        diagonal_rows: Where the columns are as many as the anchors, the anchors of a block, which
+            then meet only the columns of the same rows; None for blocks that meet all columns.
+    """
 
     def __init__(
-        self, anchors: Tensor | None, columns: Tensor, pairs: Pairs, limit: Limit | None
+        self,
+        anchors: Tensor | None,
+        columns: Tensor,
+        pairs: Pairs,
+        limit: Limit | None,
+        diagonal_rows: Tensor | int | None = None,
     ) -> None:
-        self.columns, self.pairs, self.limit = columns, pairs, limit
-        self.has_products = anchors is not None
+        self.columns = columns
         self.number = _size(pairs.anchors)
-        self.rows, self.count = _rows_and_blocks(self.number, _size(columns))
+        self.is_diagonal = diagonal_rows is not None
+        if diagonal_rows is None:
+            self.rows, self.count = _rows_and_blocks(self.number, _size(columns))
+        else:
+            self.rows, self.count = diagonal_rows, -(-self.number // diagonal_rows)
         # Known when the graph is made; else there is a loop, of one turn perhaps.
         self.is_one = isinstance(self.count, int) and self.count == 1
-        per_anchor = [pairs.anchors, *(x for x, _ in (*pairs.differ, *pairs.agree))]
+        self.valid = self._stacks(pairs.anchors, pairs.columns)
+        self.compared = [
+            (compare, *self._stacks(*keys))
+            for compare, both in ((tf.not_equal, pairs.differ), (tf.equal, pairs.agree))
+            for keys in both
+        ]
+        self.vectors = self._stacks(anchors, columns)
+        self.limit = limit
+        self.near = None
         if limit is not None and limit.anchors is not None:
-            per_anchor.append(limit.anchors)
-        if anchors is not None:
-            per_anchor.append(anchors)
-        self.stacks = [self._stacked(x) for x in per_anchor]
+            self.near = self._stacks(limit.anchors, limit.columns)
 
     def collect(
         self,
@@ -235,25 +258,37 @@ class Blocks:
         padded = tf.pad(x, [[0, missing], *[[0, 0]] * (x.shape.rank - 1)])
         return tf.reshape(padded, [self.count, self.rows, *x.shape[1:]])
 
+    def _stacks(self, anchors: Tensor | None, columns: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Both by block; columns that all blocks meet stay as they are."""
+        return (
+            None if anchors is None else self._stacked(anchors),
+            self._stacked(columns) if self.is_diagonal else columns,
+        )
+
     def _block(self, i: Any) -> Block:
-        valid, *rest = [x[i] for x in self.stacks]
-        anchors = rest.pop() if self.has_products else None
-        counts = valid[:, tf.newaxis] & self.pairs.columns
-        for _, columns in self.pairs.differ:
-            counts &= tf.not_equal(rest.pop(0)[:, tf.newaxis], columns)
-        for _, columns in self.pairs.agree:
-            counts &= tf.equal(rest.pop(0)[:, tf.newaxis], columns)
+        def both(anchors: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+            return (
+                None if anchors is None else anchors[i],
+                columns[i] if self.is_diagonal else columns,
+            )
+
+        valid, of_columns = both(*self.valid)
+        counts = valid[:, tf.newaxis] & of_columns
+        for compare, *keys in self.compared:
+            of_anchors, of_columns = both(*keys)
+            counts &= compare(of_anchors[:, tf.newaxis], of_columns)
+        anchors, columns = both(*self.vectors)
         products = None
         if anchors is not None:
-            products = tf.matmul(anchors, self.columns, transpose_b=True)
+            products = tf.matmul(anchors, columns, transpose_b=True)
         if self.limit is not None:
             near = products
-            if self.limit.anchors is not None:
-                near = tf.matmul(rest.pop(0), self.limit.columns, transpose_b=True)
+            if self.near is not None:
+                near = tf.matmul(*both(*self.near), transpose_b=True)
             # A NaN must stay among the pairs and surface. `~(near > largest)` would say so too, but
             # graph optimisation makes that `near <= largest`.
             counts &= (near <= self.limit.largest) | tf.math.is_nan(near)
-        return Block(anchors, products, counts)
+        return Block(anchors, columns, products, counts)
 
 
 def _rows_and_blocks(number: Any, columns: Any) -> tuple[Any, Any]:

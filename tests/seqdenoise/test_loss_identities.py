@@ -262,3 +262,26 @@ def test_at_a_small_temperature_only_the_hardest_negative_pulls(seed):
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > 0.1
     assert errors[-1] < 1e-4
+
+
+@pytest.mark.parametrize("options", [{}, {"symmetric": True}, {"max_similarity": 0.3}])
+def test_few_negatives_are_those_of_the_blocks(options):
+    inputs = batch()
+    rows = len(inputs["mask"])
+    for most, size in ((1, 2), (2, 3), (rows - 2, -(-rows // 2)), (rows - 1, rows), (10**6, rows)):
+        got = float(info_nce_loss(**inputs, max_negatives=most, **options))
+        total = anchors = 0.0
+        for first in range(0, rows, size):
+            block = {name: x[first : first + size] for name, x in inputs.items()}
+            weight = weight_of_anchors(block)
+            total += weight * float(info_nce_loss(**block, **options))
+            anchors += weight
+        np.testing.assert_allclose(got, total / anchors, rtol=1e-12)
+    with pytest.raises(ValueError, match="`max_negatives` must be at least 1. Received: 0"):
+        info_nce_loss(**inputs, max_negatives=0)
+
+
+def weight_of_anchors(inputs):
+    directions = [np.linalg.norm(inputs[view], axis=1) > 0 for view in ("view_a", "view_b")]
+    anchors = inputs["mask"] & directions[0] & directions[1]
+    return float(np.sum(inputs.get("weights", np.ones(len(anchors)))[anchors]))

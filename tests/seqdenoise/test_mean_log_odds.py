@@ -127,3 +127,49 @@ def test_a_nan_surfaces(inputs):
     assert np.isnan(of_a[3]).all()
     assert np.isnan(of_p[3]).all()
     assert np.isnan(of_b).any()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 7])
+@pytest.mark.parametrize("options", [None, {}, {"jit_compile": True}], ids=["eager", "graph", "xla"])
+def test_on_the_diagonal_only_rows_of_a_block_meet(inputs, rows, options):
+    a, p, _, w = inputs
+    b = np.random.default_rng(9).normal(size=(ROWS, 3))
+    keys = tf.constant(KEYS)
+    pairs = Pairs(tf.constant(VALID), tf.constant(VALID), ((keys, keys),))
+    expected = [0.0, *(np.zeros_like(x) for x in (a, p, b, w))]
+    for first in range(0, ROWS, rows):
+        block = slice(first, first + rows)
+        own = tf.constant(KEYS[block])
+        of_block = Pairs(*[tf.constant(VALID[block])] * 2, ((own, own),))
+        parts = with_gradients(
+            lambda *x, of_block=of_block: mean_log_odds(*x, of_block),
+            *(x[block] for x in (a, p, b, w)),
+        )
+        expected[0] += parts[0]
+        for whole, part in zip(expected[1:], parts[1:], strict=True):
+            whole[block] = part
+
+    def both(*inputs):
+        return with_gradients(lambda *x: mean_log_odds(*x, pairs, diagonal_rows=rows), *inputs)
+
+    if options is not None:
+        both = tf.function(both, **options)
+    for got, one in zip(both(*map(tf.constant, (a, p, b, w))), expected, strict=True):
+        np.testing.assert_allclose(got, one, rtol=1e-12, atol=1e-14)
+
+
+def test_the_gradient_on_the_diagonal_has_a_gradient(inputs):
+    a, p, _, w = inputs
+    b = np.random.default_rng(9).normal(size=(ROWS, 3))
+    valid = tf.constant(VALID)
+    blocks = tf.range(ROWS) // 3
+
+    def slope(*x, **options):
+        same = (blocks, blocks)
+        pairs = Pairs(valid, valid, agree=() if options else (same,))
+        _, *gradients = with_gradients(lambda *x: mean_log_odds(*x, pairs, **options) ** 2, *x)
+        return tf.add_n([tf.reduce_sum(x**2) for x in gradients])
+
+    found = with_gradients(lambda *x: slope(*x, diagonal_rows=3), a, p, b, w)
+    for got, expected in zip(found, with_gradients(slope, a, p, b, w), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
