@@ -13,8 +13,9 @@ from pipelines.bench_machine import machine, versions
 from pipelines.config import ConfigError
 from pipelines.json_report import write_json_report
 from pipelines.models import Ranker, RankerSpec, RankingModel
-from seqdenoise import SequenceDenoiser, ViewEncoder, dimension_views, info_nce_loss, view_seed
+from seqdenoise import SequenceDenoiser, ViewEncoder, info_nce_loss, view_seed
 from seqdenoise.health import health_metrics, update_health
+from seqdenoise.masking import Masking
 from seqdenoise.numerics import Tensor
 
 _logger = logging.getLogger(__name__)
@@ -25,43 +26,95 @@ _LENGTH = 50
 _SIZES = {"item": 50_000, "category": 500, "user": 100_000}
 _FIELDS = ("item", "category")
 _EMBEDDING_DIM = 16
+# Of the third kind of step, in batches with more rows: the cost of all pairs is beside it.
+_FEW_NEGATIVES = 1023
 # A turn is at least this long, so that a step of some milliseconds is made many times in it.
 _TURN_SECONDS = 1.0
 
 
-def step_batch(rows: int, seed: int = 0) -> dict[str, Tensor]:
-    """A batch of impressions: popular items more often, histories of 0 to 50 events."""
+def type_names(number: int) -> tuple[str, ...]:
+    """Names of so many sequence types, those of the benchmark first."""
+    return (*TYPES, *(f"type_{index}" for index in range(len(TYPES), number)))[:number]
+
+
+def field_names(number: int) -> tuple[str, ...]:
+    """Names of so many fields of an event, those of the benchmark first."""
+    return (*_FIELDS, *(f"field_{index}" for index in range(len(_FIELDS), number)))[:number]
+
+
+def _size(field: str) -> int:
+    return _SIZES.get(field, _SIZES["category"])
+
+
+def step_batch(
+    rows: int,
+    seed: int = 0,
+    *,
+    length: int = _LENGTH,
+    num_types: int = len(TYPES),
+    num_fields: int = len(_FIELDS),
+) -> dict[str, Tensor]:
+    """A batch of impressions: popular items more often, histories of 0 to `length` events.
+
+    Args:
+        rows: `B`.
+        seed: Of the draws.
+        length: Slots `L` of a sequence.
+        num_types: Number of sequence types.
+        num_fields: Number of fields of an event; from the third on as many ids as a category has.
+
+    Returns:
+        What `ranking_model` takes.
+    """
     rng = np.random.default_rng(seed)
 
     def ids(field: str, *shape: int) -> Tensor:
-        popular = rng.zipf(1.2, shape) % (_SIZES[field] - 3)
+        popular = rng.zipf(1.2, shape) % (_size(field) - 3)
         return tf.constant(popular + 3, tf.int32)
 
-    batch = {field: ids(field, rows) for field in (*_FIELDS, "user")}
+    fields = field_names(num_fields)
+    batch = {field: ids(field, rows) for field in (*fields, "user")}
     batch["is_click"] = tf.constant(rng.integers(0, 2, rows), tf.int32)
-    for kind in TYPES:
-        batch[f"{kind}__length"] = tf.constant(rng.integers(0, _LENGTH + 1, rows), tf.int32)
-        batch |= {f"{kind}__{field}": ids(field, rows, _LENGTH) for field in _FIELDS}
+    for kind in type_names(num_types):
+        batch[f"{kind}__length"] = tf.constant(rng.integers(0, length + 1, rows), tf.int32)
+        batch |= {f"{kind}__{field}": ids(field, rows, length) for field in fields}
     return batch
 
 
-def _training_step(batch: Mapping[str, Tensor], *, plugged: bool) -> Callable[[], Any]:
+def ranking_model(
+    *,
+    plugged: bool,
+    length: int = _LENGTH,
+    num_types: int = len(TYPES),
+    num_fields: int = len(_FIELDS),
+    max_negatives: int | None = None,
+) -> RankingModel:
+    """A new reference ranker for what `step_batch` makes of the same numbers, compiled."""
+    fields = field_names(num_fields)
     spec = RankerSpec(
-        sequence_types=TYPES,
-        event_fields=_FIELDS,
+        sequence_types=type_names(num_types),
+        event_fields=fields,
         categorical=("user",),
         numeric={},
-        sizes=_SIZES,
-        max_length=_LENGTH,
+        sizes={field: _size(field) for field in (*fields, "user")},
+        max_length=length,
         embedding_dim=_EMBEDDING_DIM,
         attention_units=(32,),
         mlp_units=(128, 64),
         dropout=0.0,
         embedding_l2=0.0,
     )
-    model = RankingModel(Ranker(spec), "is_click", SequenceDenoiser() if plugged else None)
+    denoiser = SequenceDenoiser(loss_options={"max_negatives": max_negatives}) if plugged else None
+    model = RankingModel(Ranker(spec), "is_click", denoiser)
     model.compile(optimizer=tf.keras.optimizers.Adam(1e-3))
-    step = tf.function(model.train_step)
+    return model
+
+
+def training_step(
+    batch: Mapping[str, Tensor], *, plugged: bool, **options: int
+) -> Callable[[], dict[str, Tensor]]:
+    """A call that trains a new `ranking_model` on a batch, and gives its losses."""
+    step = tf.function(ranking_model(plugged=plugged, **options).train_step)
     return lambda: step(batch)
 
 
@@ -73,7 +126,7 @@ def _parts(rows: int) -> dict[str, Callable[[], Any]]:
     def normal(*shape: int) -> Tensor:
         return tf.constant(rng.standard_normal(shape, np.float32))
 
-    events = [normal(rows, _LENGTH, width) for _ in TYPES]
+    events = [normal(rows, _LENGTH, _EMBEDDING_DIM) for _ in TYPES for _ in _FIELDS]
     masks = [tf.sequence_mask(rng.integers(0, _LENGTH + 1, rows), _LENGTH) for _ in TYPES]
     seeds = [view_seed(0, kind, 0) for kind in TYPES]
     pooled = [normal(2 * rows, width) for _ in TYPES]
@@ -86,10 +139,11 @@ def _parts(rows: int) -> dict[str, Callable[[], Any]]:
     ids = tf.constant(rng.integers(0, _SIZES["user"], rows))
 
     def views(*events: Tensor) -> list[Tensor]:
+        masking, fields = Masking("dimension", None, None), iter(events)
         return [
             view
-            for one, mask, seed in zip(events, masks, seeds, strict=True)
-            for view in dimension_views(one, mask=mask, seed=seed)[:2]
+            for kind, mask, seed in zip(TYPES, masks, seeds, strict=True)
+            for view in masking.views(kind, {f: next(fields) for f in _FIELDS}, mask, seed)[:2]
         ]
 
     def encoded(*pooled: Tensor) -> list[Tensor]:
@@ -143,7 +197,8 @@ def bench_step(
 
     The ranker is the reference one (DIN): three sequence types of at most 50 events of two fields,
     InfoNCE over all rows of the batch, the other defaults. All steps of a size are on one batch,
-    so that reading is not in it. Beside them, in the same rounds, the parts of the plug-in alone.
+    so that reading is not in it. Beside them, in the same rounds, the parts of the plug-in alone,
+    and in batches of more than 1,024 rows the plug-in with at most 1,023 negatives an anchor.
 
     Args:
         batch_sizes: Rows of the batch, each at least 2.
@@ -153,7 +208,8 @@ def bench_step(
     Returns:
         `machine`, `versions`, `rounds`; and `results`, by batch size: `bare_seconds` and
         `plugged_seconds` (medians of the turns), `ratio` of these, `ratio_range` (lowest and
-        highest of a round), `parts` (median seconds by part), and `turns` (seconds of all).
+        highest of a round), `few_negatives_ratio` (likewise, or None), `parts` (median seconds by
+        part), and `turns` (seconds of all).
 
     Raises:
         ConfigError: A number is out of range.
@@ -168,10 +224,13 @@ def bench_step(
         _logger.info("bench: steps of %d rows, first calls", rows)
         batch = step_batch(rows)
         calls = {
-            "bare": _training_step(batch, plugged=False),
-            "plugged": _training_step(batch, plugged=True),
+            "bare": training_step(batch, plugged=False),
+            "plugged": training_step(batch, plugged=True),
             **_parts(rows),
         }
+        if rows > _FEW_NEGATIVES + 1:
+            few = training_step(batch, plugged=True, max_negatives=_FEW_NEGATIVES)
+            calls["few negatives"] = few
         for call in calls.values():
             call()
             call()  # an optimizer makes its slots in the first one
@@ -187,13 +246,17 @@ def bench_step(
             "plugged_seconds": float(np.median(plugged)),
             "ratio": float(np.median(plugged) / np.median(bare)),
             "ratio_range": [float(ratios.min()), float(ratios.max())],
+            "few_negatives_ratio": None,
             "parts": {
                 name: float(np.median(seconds))
                 for name, seconds in turns.items()
-                if name not in ("bare", "plugged")
+                if name not in ("bare", "plugged", "few negatives")
             },
             "turns": turns,
         }
+        if "few negatives" in turns:
+            ratio = float(np.median(turns["few negatives"]) / np.median(bare))
+            results[str(rows)]["few_negatives_ratio"] = ratio
     report = {
         "machine": machine(),
         "versions": versions(("seqdenoise", "tensorflow", "tensorflow-recommenders")),
@@ -209,16 +272,20 @@ def to_markdown(report: Mapping[str, Any]) -> str:
     results = report["results"]
     parts = list(next(iter(results.values()))["parts"])
     lines = [
-        "| rows | bare, ms | plugged, ms | ratio | " + ", ms | ".join(parts) + ", ms |",
-        "| ---: | ---: | ---: | ---: |" + " ---: |" * len(parts),
+        f"| rows | bare, ms | plugged, ms | ratio | ratio, {_FEW_NEGATIVES:,} negatives | "
+        + ", ms | ".join(parts)
+        + ", ms |",
+        "| ---: | ---: | ---: | ---: | ---: |" + " ---: |" * len(parts),
     ]
     for rows, result in results.items():
         low, high = result["ratio_range"]
+        few = result["few_negatives_ratio"]
         cells = [
             f"{int(rows):,}",
             f"{1000 * result['bare_seconds']:.1f}",
             f"{1000 * result['plugged_seconds']:.1f}",
             f"{result['ratio']:.2f} ({low:.2f} to {high:.2f})",
+            "" if few is None else f"{few:.2f}",
             *(f"{1000 * result['parts'][name]:.1f}" for name in parts),
         ]
         lines.append("| " + " | ".join(cells) + " |")
