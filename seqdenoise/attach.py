@@ -58,7 +58,8 @@ def denoise(
         labels: Optional tap of an int Input `[B]` or `[B, 1]`, for losses that take labels.
         candidate: Optional tap, or mapping from field to tap, of the ranked item's vector
             `[B, D]`, with `trusted="candidate"`.
-        **options: Arguments of `SequenceDenoiser`, but for `gate`.
+        **options: Arguments of `SequenceDenoiser`, but for `gate`, `gradient_budget` and
+            `project_conflicts`, which need a model that reads what the plug-in returns.
 
     Returns:
         A functional model; its layer `{name}_side_loss` holds the `SequenceDenoiser` called
@@ -78,11 +79,13 @@ def denoise(
         >>> bool(tf.reduce_all(plugged(batch) == model(batch)))
         True
     """
-    if options.get("gate"):
-        raise ValueError(
-            "`gate` changes the events that the model reads: call a `SequenceDenoiser(gate=True)` "
-            "on them where the model is made. Received: gate=True"
-        )
+    for name in ("gate", "gradient_budget", "project_conflicts"):
+        if options.get(name):
+            raise ValueError(
+                f"`{name}` needs a model that reads what the plug-in returns: call a "
+                f"`SequenceDenoiser({name}=...)` on the sequences where the model is made. "
+                f"Received: {name}={options[name]}"
+            )
     if not isinstance(sequences, Mapping) or not sequences:
         raise ValueError(
             "`sequences` must map at least one sequence's name to a tensor of the model. "

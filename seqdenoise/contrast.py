@@ -14,10 +14,12 @@ from seqdenoise.inputs import whole_number_ids
 from seqdenoise.key_queue import KeyQueue
 from seqdenoise.learned_temperature import to_temperature
 from seqdenoise.losses import clamped_rate, info_nce_loss
+from seqdenoise.losses.info_nce import num_blocks
 from seqdenoise.masking import Masking
 from seqdenoise.numerics import Tensor
 from seqdenoise.objective import Objective
 from seqdenoise.recording import current
+from seqdenoise.replicas import GlobalBatch
 from seqdenoise.views import fold_in
 
 
@@ -57,25 +59,39 @@ class Contrast:
     attack: Mapping[str, Any]
     health: Mapping[str, Any]
 
-    def share(self, events: Any, mask: Tensor, rows: Mapping[str, Tensor], seed: Tensor) -> Tensor:
+    def share(
+        self,
+        events: Any,
+        mask: Tensor,
+        rows: Mapping[str, Tensor],
+        seed: Tensor,
+        batch: GlobalBatch,
+    ) -> Tensor:
         """The loss over its chance level, and the cost of aligning the views.
 
         Args:
             events: float `[B, L, D]`, or a mapping from field to float `[B, L, D_f]`.
             mask: bool `[B, L]`, True for a real event.
-            rows: Those of `sample_ids`, `sample_weight` and `labels` that are given, `[B]` each.
+            rows: Those of `sample_ids`, `sample_weight` and `labels` that are given, gathered,
+                `[N]` each.
             seed: int `[2]`.
+            batch: The `N` rows among which these `B` stand.
 
         Returns:
             A float32 scalar. The queue takes up the batch's keys, the metrics the batch.
         """
         objective, encoder = self.objective, self.encoder
-        features_a, features_b, valid = self.masking.views(self.kind, events, mask, seed)
+        first_row = batch.first_row
+        features_a, features_b, valid = self.masking.views(
+            self.kind, events, mask, seed, first_row=first_row
+        )
         seen = current()
         if seen is not None:
             seen.views[self.name] = (features_a, features_b, valid)
         further = [
-            self.masking.views(self.kind, events, mask, fold_in(seed, 10 * number))[1]
+            self.masking.views(
+                self.kind, events, mask, fold_in(seed, 10 * number), first_row=first_row
+            )[1]
             for number in range(1, self.num_positives)
         ]
         if self.keys is None:
@@ -85,6 +101,7 @@ class Contrast:
         else:
             view_a, more = encoder(features_a), []
             view_b = tf.stop_gradient(self.keys(features_b))
+        view_a, view_b, valid, *more = batch.gather([view_a, view_b, valid, *more])
 
         ids = rows.get("sample_ids")
         if self.queue is not None and ids is not None:
@@ -112,8 +129,8 @@ class Contrast:
             arguments["queue_ids"] = None if ids is None else tf.convert_to_tensor(queue.ids)
             queued = tf.reduce_sum(tf.cast(queue.filled, view_a.dtype))
         if objective.declares("adversarial"):
-            attacked = self._attacked(features_a, view_b, arguments, fold_in(seed, 3))
-            arguments["adversarial"] = encoder(attacked)
+            attacked = self._attacked(features_a, view_b, arguments, fold_in(seed, 3), batch)
+            (arguments["adversarial"],) = batch.gather([encoder(attacked)])
         loss = objective.fn(view_a, view_b, **arguments)
         if queue is not None:
             queue.push(view_b, mask=valid, ids=ids)
@@ -130,7 +147,8 @@ class Contrast:
             loss=loss,
             **means,
         )
-        level = objective.chance_level(tf.reduce_sum(tf.cast(valid, loss.dtype)), queued)
+        number = tf.reduce_sum(tf.cast(valid, loss.dtype))
+        level = objective.chance_level(number, queued, num_blocks=self._num_blocks(valid))
         share = tf.cast(loss / level, tf.float32)
         if self.aligner.alignment == "view":
             weights = rows.get("sample_weight")
@@ -141,18 +159,30 @@ class Contrast:
         return share
 
     def _attacked(
-        self, features: Tensor, view_b: Tensor, arguments: Mapping[str, Any], seed: Tensor
+        self,
+        features: Tensor,
+        view_b: Tensor,
+        arguments: Mapping[str, Any],
+        seed: Tensor,
+        batch: GlobalBatch,
     ) -> Tensor:
         """View A's features moved to where the instance-level loss is worse."""
         passed = ("mask", "ids", "weights", "temperature", "max_similarity")
         options = {name: arguments[name] for name in passed if name in arguments}
         target = tf.stop_gradient(view_b)
         return pgd_attack(
-            lambda x: info_nce_loss(self.encoder(x), target, **options),
+            lambda x: info_nce_loss(batch.gather([self.encoder(x)])[0], target, **options),
             features,
             seed=seed,
+            first_row=batch.first_row,
             **self.attack,
         )
+
+    def _num_blocks(self, valid: Tensor) -> Tensor | int:
+        most = self.objective.options_of(self.kind).get("max_negatives")
+        if most is None or self.objective.fn is not info_nce_loss:
+            return 1
+        return num_blocks(tf.shape(valid)[0], most)
 
     def _clamped_rate(self, view_a: Tensor, view_b: Tensor, arguments: Mapping[str, Any]) -> Tensor:
         few = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from seqdenoise.numerics import Tensor, masked_mean
+from seqdenoise.numerics import Tensor
 from seqdenoise.transport import Transport, event_transport
 from seqdenoise.transport.alignment import scores_of
 from seqdenoise.transport.second_look import second_look_scores
@@ -96,15 +96,18 @@ class Judgement:
 
         return {name: gated(name, events) for name, events in sequences.items()}
 
-    def rows(self, name: str) -> Tensor:
-        """Which rows have real events of this sequence and trusted ones, bool `[B]`."""
-        return tf.reduce_any(self.masks[name], axis=1) & tf.reduce_any(self.trusted_mask, axis=1)
+    def by_row(self, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What the transport of one noisy sequence says of each row.
 
-    def mean_cost(self, name: str, weights: Tensor | None) -> Tensor:
-        """Mean transport cost of those rows, a scalar; `weights` are float `[B]`."""
-        return masked_mean(self.transports[name].cost, self.rows(name), weights)
+        Args:
+            name: The sequence's name.
 
-    def mean_mass(self, name: str) -> Tensor:
-        """Mean share of their mass that the plan transports in those rows, a scalar."""
-        moved = tf.reduce_sum(self.transports[name].row_marginal, axis=1)
-        return masked_mean(moved, self.rows(name))
+        Returns:
+            float `[B]` each: the cost, the marginal error, and the share of their mass that the
+            plan moves; and bool `[B]`, True for a row with real events of this sequence and trusted
+            ones.
+        """
+        transport = self.transports[name]
+        judged = tf.reduce_any(self.masks[name], axis=1) & tf.reduce_any(self.trusted_mask, axis=1)
+        moved = tf.reduce_sum(transport.row_marginal, axis=1)
+        return transport.cost, transport.marginal_error, moved, judged

@@ -10,8 +10,8 @@ from seqdenoise.numerics import Tensor
 def enqueue(slots: Tensor, inserted: Tensor, rows: Tensor, *, mask: Tensor) -> Tensor:
     """Writes the valid rows into a ring, each over the oldest entry.
 
-    Rows that are not valid take no slot. The batch may have any size, more rows than slots
-    included; the last `K` valid rows remain then.
+    Rows that are not valid take no slot. The batch may have any size, none and more rows than
+    slots included; the last `K` valid rows remain then.
 
     Args:
         slots: The ring, `[K, ...]`.
@@ -30,6 +30,9 @@ def enqueue(slots: Tensor, inserted: Tensor, rows: Tensor, *, mask: Tensor) -> T
     """
     size = tf.cast(tf.shape(slots)[0], tf.int64)
     count = tf.reduce_sum(tf.cast(mask, tf.int64))
+    # One more row, which is not valid: a replica may have none, and a gather needs one.
+    mask = tf.pad(mask, [[0, 1]])
+    rows = tf.pad(rows, [[0, 1], *[[0, 0]] * (rows.shape.rank - 1)])
     # A gather by slot, not a scatter by row: nothing is written twice, and XLA takes it.
     valid_first = tf.argsort(tf.cast(mask, tf.int32), direction="DESCENDING", stable=True)
     first = tf.math.floormod(tf.range(size) - inserted, size)  # the first row for each slot ...

@@ -10,6 +10,7 @@ import tensorflow as tf
 from seqdenoise.aligner import Aligner
 from seqdenoise.contrast import Contrast
 from seqdenoise.encoders import FixedEncoder, ViewEncoder, update_momentum_encoder
+from seqdenoise.gradient_budget import forked
 from seqdenoise.health import health_metrics
 from seqdenoise.inputs import events_and_mask, row_vector, whole
 from seqdenoise.judgement import Judgement
@@ -17,10 +18,11 @@ from seqdenoise.key_queue import KeyQueue
 from seqdenoise.kinds import Kinds
 from seqdenoise.learned_temperature import to_parameter
 from seqdenoise.masking import Masking
-from seqdenoise.numerics import Tensor, masked_pool
+from seqdenoise.numerics import Tensor, masked_mean, masked_pool
 from seqdenoise.objective import Objective
 from seqdenoise.options import check_options
 from seqdenoise.recording import Seen, current, is_recording, record
+from seqdenoise.replicas import GlobalBatch, own_losses
 from seqdenoise.row_weighting import current_row_weights
 from seqdenoise.side_weight import is_on, to_config, to_weight, weight_at
 from seqdenoise.views import view_seed
@@ -104,6 +106,18 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             training and serving alike. The gate is then part of the model and of what is exported,
             and a model with it does not start as the bare one. No gradient flows through the
             scores.
+        negatives: Under a `tf.distribute` strategy, which rows a row is contrasted with.
+            `"global"`: those of all replicas, whose vectors are gathered; loss, gradients and masks
+            are then those of one device with the whole batch, however the rows are spread.
+            `"local"`: those of its replica alone, and nothing is gathered. On one device both are
+            the same. See docs/clusters.md.
+        gradient_budget: Optional largest length of the side loss's gradient on the sequences, above
+            0, as a share of the length of the host's own, over all sequences of the side loss
+            together and for each step anew. What is above is scaled down, so that no `weight` lets
+            the side loss drown the ranking. The host has to read the sequences that this layer
+            returns.
+        project_conflicts: Whether to take out of that gradient what points against the host's
+            (PCGrad, the host's left as it is).
         units: Length of the vectors.
         hidden_units: Width of the encoders' hidden layer.
         head_units: Length of what a projection head makes of the vectors for the loss alone
@@ -178,6 +192,9 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         trusted: str | Sequence[str] | None = None,
         transport: Mapping[str, Any] | None = None,
         gate: bool = False,
+        negatives: str = "global",
+        gradient_budget: float | None = None,
+        project_conflicts: bool = False,
         units: int = 32,
         hidden_units: int = 64,
         head_units: int | None = None,
@@ -213,6 +230,9 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         self.trusted = trusted if trusted is None or isinstance(trusted, str) else tuple(trusted)
         self.transport = transport
         self.gate = gate
+        self.negatives = negatives
+        self.gradient_budget = gradient_budget
+        self.project_conflicts = project_conflicts
         self.units = units
         self.hidden_units = hidden_units
         self.head_units = head_units
@@ -236,6 +256,8 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             alignment_weight=alignment_weight,
             trusted=trusted,
             gate=gate,
+            negatives=negatives,
+            gradient_budget=gradient_budget,
             warmup_steps=warmup_steps,
         )
         self._temperature = (
@@ -346,7 +368,9 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         adds_loss = bool(training) and is_on(self.weight)
         if is_recording():
             record(self._seen(sequences, mask or {}, candidate, adds_loss))
-        judgement = None
+        returned, judgement = sequences, None
+        if adds_loss and (self.gradient_budget is not None or self.project_conflicts):
+            returned, sequences = self._forked(sequences)
         if self.gate or (adds_loss and self.alignment == "type"):
             judgement = self._judge(sequences, mask, candidate)
         if adds_loss:
@@ -360,7 +384,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
                 if x is not None
             }  # fmt: skip
             self._add_side_loss(sequences, mask or {}, rows, judgement)
-        return sequences if judgement is None or not self.gate else judgement.gated(sequences)
+        return returned if judgement is None or not self.gate else judgement.gated(returned)
 
     def encode(
         self, sequences: Mapping[str, Any], mask: Mapping[str, Tensor] | None = None
@@ -455,6 +479,9 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             "trusted": list(self.trusted) if isinstance(self.trusted, tuple) else self.trusted,
             "transport": None if self.transport is None else dict(self.transport),
             "gate": self.gate,
+            "negatives": self.negatives,
+            "gradient_budget": self.gradient_budget,
+            "project_conflicts": self.project_conflicts,
             "units": self.units,
             "hidden_units": self.hidden_units,
             "head_units": self.head_units,
@@ -474,6 +501,24 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             if name in self._denoised or kind in self._aligner.trusted_types
         }
         return Seen(self, sequences, masks, candidate, adds)
+
+    def _forked(self, sequences: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The sequences for the host, and those for the side loss."""
+        trusted = self._aligner.trusted_types
+        used = {
+            name: sequences[name]
+            for name, kind in self._types.items()
+            if name in self._denoised or kind in trusted
+        }
+        tensors = tf.nest.flatten(used)
+        copies = forked(
+            tensors, budget=self.gradient_budget, project_conflicts=self.project_conflicts
+        )
+        for of_copy, original in zip(zip(*copies, strict=True), tensors, strict=True):
+            for copy in of_copy:
+                copy._keras_mask = getattr(original, "_keras_mask", None)
+        host, side = ({**sequences, **tf.nest.pack_sequence_as(used, x)} for x in copies)
+        return host, side
 
     def _alignment_metrics(self, name: str) -> tuple[str, ...]:
         if self.alignment == "view":
@@ -508,23 +553,30 @@ class SequenceDenoiser(tf.keras.layers.Layer):
     ) -> None:
         for kind, keys in self._key_encoders.items():
             update_momentum_encoder(keys, self._encoders[kind], self._momentum)
+        # Each replica counts its own steps and keeps its own queue and slow encoders: they see the
+        # same gathered rows, so these are the same everywhere, and nobody need send them.
         step = tf.convert_to_tensor(self.step)
-        shares = {
-            name: self._contrast(name).share(
-                *events_and_mask(name, sequences[name], mask.get(name)),
-                rows,
-                view_seed(self.seed, name, step),
-            )
-            for name in self._denoised
+        inputs = {
+            name: events_and_mask(name, sequences[name], mask.get(name)) for name in self._denoised
         }
+        _, real = inputs[self._denoised[0]]
+        with own_losses(self):
+            batch = GlobalBatch.around(real, is_global=self.negatives == "global")
+            rows = dict(zip(rows, batch.gather(list(rows.values())), strict=True))
+            shares = {
+                name: self._contrast(name).share(
+                    events, real, rows, view_seed(self.seed, name, step), batch
+                )
+                for name, (events, real) in inputs.items()
+            }
+            side_loss = tf.add_n(list(shares.values())) / len(shares)
+            if self.alignment == "type" and judgement is not None:
+                costs = [self._type_cost(name, judgement, rows, batch) for name in self._noisy]
+                side_loss += self._alignment_weight * tf.add_n(costs) / len(costs)
         warmup = tf.constant(1.0)
         if self.warmup_steps:
             warmup = tf.minimum((tf.cast(step, tf.float32) + 1) / self.warmup_steps, 1.0)
         self.step.assign_add(1)
-        side_loss = tf.add_n(list(shares.values())) / len(shares)
-        if self.alignment == "type" and judgement is not None:
-            costs = [self._type_cost(name, judgement, rows) for name in self._noisy]
-            side_loss += self._alignment_weight * tf.add_n(costs) / len(costs)
         added = weight_at(self.weight, step) * warmup * side_loss
         self.add_loss(added)
         seen = current()
@@ -550,15 +602,17 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             health=self._health[name],
         )
 
-    def _type_cost(self, name: str, judgement: Judgement, rows: Mapping[str, Tensor]) -> Tensor:
+    def _type_cost(
+        self, name: str, judgement: Judgement, rows: Mapping[str, Tensor], batch: GlobalBatch
+    ) -> Tensor:
         """The mean cost of moving a noisy sequence's events onto the trusted ones."""
-        cost = judgement.mean_cost(name, rows.get("sample_weight"))
-        error = tf.reduce_max(judgement.transports[name].marginal_error)
+        costs, errors, moved, judged = batch.gather(judgement.by_row(name))
+        cost = masked_mean(costs, judged, rows.get("sample_weight"))
         health = self._health[name]
         health["transport_cost"].update_state(cost)
-        health["marginal_error"].update_state(error)
-        health["transported_mass"].update_state(judgement.mean_mass(name))
-        health["judged_rate"].update_state(tf.cast(judgement.rows(name), tf.float32))
+        health["marginal_error"].update_state(tf.reduce_max(errors))
+        health["transported_mass"].update_state(masked_mean(moved, judged))
+        health["judged_rate"].update_state(tf.cast(judged, tf.float32))
         return tf.cast(cost, tf.float32)
 
 

@@ -102,7 +102,13 @@ class Masking:
                 )
 
     def views(
-        self, kind: str, events: Any, mask: Tensor, seed: Tensor
+        self,
+        kind: str,
+        events: Any,
+        mask: Tensor,
+        seed: Tensor,
+        *,
+        first_row: Tensor | int = 0,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Makes the two views.
 
@@ -111,11 +117,12 @@ class Masking:
             events: float `[B, L, D]`, or a mapping from field to float `[B, L, D_f]`.
             mask: bool `[B, L]`, True for a real event.
             seed: int `[2]`.
+            first_row: Number of the first row in the global batch.
 
         Returns:
             Two views `[B, D]`, and bool `[B]`, True for a row with a real event in both.
         """
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"first_row": first_row}
         if self.mutual_information is not None:
             options["mutual_information"] = self.mutual_information[kind]
         if self.name == "dropout" and self.dropout is not None:
@@ -128,6 +135,10 @@ class Masking:
             events = whole(events)
         view_a, view_b, valid = MASKINGS[self.name](events, mask=mask, seed=seed, **options)
         if self.dropout and self.name != "dropout":
-            view_a = feature_dropout(view_a, rate=self.dropout, seed=fold_in(seed, 1))
-            view_b = feature_dropout(view_b, rate=self.dropout, seed=fold_in(seed, 2))
+            view_a = feature_dropout(
+                view_a, rate=self.dropout, seed=fold_in(seed, 1), first_row=first_row
+            )
+            view_b = feature_dropout(
+                view_b, rate=self.dropout, seed=fold_in(seed, 2), first_row=first_row
+            )
         return view_a, view_b, valid

@@ -20,6 +20,8 @@ def check_options(
     alignment_weight: float | None,
     trusted: Any,
     gate: bool,
+    negatives: str,
+    gradient_budget: float | None,
     warmup_steps: int,
 ) -> None:
     """Checks arguments of `SequenceDenoiser`, which says what they mean.
@@ -35,6 +37,8 @@ def check_options(
         alignment_weight: As above.
         trusted: As above.
         gate: As above.
+        negatives: As above.
+        gradient_budget: As above.
         warmup_steps: As above.
 
     Raises:
@@ -84,6 +88,12 @@ def check_options(
             trusted is not None or not gate,
             "`gate` needs `trusted`, the types whose events are taken for signal",
             f"gate={gate}, trusted={trusted}",
+        ),
+        (negatives in ("global", "local"), "`negatives` must be 'global' or 'local'", negatives),
+        (
+            gradient_budget is None or gradient_budget > 0,
+            "`gradient_budget` must be above 0, or None",
+            gradient_budget,
         ),
         (warmup_steps >= 0, "`warmup_steps` must be at least 0", warmup_steps),
     ]

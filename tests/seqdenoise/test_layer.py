@@ -255,6 +255,15 @@ def test_loss_options_reach_the_loss():
     assert side_loss(symmetric, sequences, mask=masks) != plain
 
 
+def test_few_negatives_are_few_candidates():
+    click = tf.random.stateless_normal([12, 5, 8], seed=[0, 1])
+    denoiser = SequenceDenoiser(weight=1.0, loss_options={"max_negatives": 3})
+    denoiser({"click": click}, training=True)
+    loss = next(metric for metric in denoiser.metrics if metric.name.endswith("click/loss"))
+    expected = float(loss.result()) / np.log(4)  # three blocks of four rows
+    np.testing.assert_allclose(denoiser.losses[0], expected, rtol=1e-6)
+
+
 def test_config_round_trip():
     denoiser = SequenceDenoiser(
         weight=0.2, temperature=0.3, exclude=("a",), types={"b": "c"}, units=7, hidden_units=9,

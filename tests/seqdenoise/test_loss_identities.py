@@ -277,7 +277,7 @@ def test_few_negatives_are_those_of_the_blocks(options):
             total += weight * float(info_nce_loss(**block, **options))
             anchors += weight
         np.testing.assert_allclose(got, total / anchors, rtol=1e-12)
-    with pytest.raises(ValueError, match="`max_negatives` must be at least 1. Received: 0"):
+    with pytest.raises(ValueError, match="`max_negatives` must be at least 1"):
         info_nce_loss(**inputs, max_negatives=0)
 
 

@@ -30,6 +30,11 @@ def counts(a, b):
     return found
 
 
+each_mode = pytest.mark.parametrize(
+    "options", [None, {}, {"jit_compile": True}], ids=["eager", "graph", "xla"]
+)
+
+
 @pytest.fixture
 def inputs():
     rng = np.random.default_rng(3)
@@ -130,7 +135,7 @@ def test_a_nan_surfaces(inputs):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 7])
-@pytest.mark.parametrize("options", [None, {}, {"jit_compile": True}], ids=["eager", "graph", "xla"])
+@each_mode
 def test_on_the_diagonal_only_rows_of_a_block_meet(inputs, rows, options):
     a, p, _, w = inputs
     b = np.random.default_rng(9).normal(size=(ROWS, 3))

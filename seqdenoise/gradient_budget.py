@@ -1,0 +1,85 @@
+"""Keeps the side loss's gradient in its place where it meets that of the host."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from seqdenoise.numerics import Tensor
+
+
+def forked(
+    tensors: Sequence[Tensor], *, budget: float | None = None, project_conflicts: bool = False
+) -> tuple[list[Tensor], list[Tensor]]:
+    r"""Two equal copies of tensors, one for the host and one for the side loss.
+
+    The values are those of the tensors. Going back, the host's gradient `g` passes untouched, and
+    that of the side loss, `h`, is first made to fit it, over all tensors together:
+
+    - with `project_conflicts`, if the two point against each other, its part along `g` goes:
+      $h \leftarrow h - \min(0, \langle g, h \rangle) \, g / \lVert g \rVert^2$;
+    - with a `budget`, it is shortened to at most `budget` times the length of `g`:
+      $h \leftarrow h \, \min(1, budget \, \lVert g \rVert / \lVert h \rVert)$.
+
+    Where the host has no gradient at all, as in a warm start, there is nothing to fit, and nothing
+    is changed. Under `tf.distribute` each replica does this with its own gradients.
+
+    Args:
+        tensors: float, of any shapes.
+        budget: Above 0, or None for no limit.
+        project_conflicts: Whether to take out what works against the host.
+
+    Returns:
+        The copies for the host, and those for the side loss.
+
+    Raises:
+        ValueError: `budget` is not above 0.
+
+    References:
+        Yu et al. (2020), "Gradient Surgery for Multi-Task Learning", algorithm 1, for one of two
+        tasks alone: the host's gradient is never changed.
+
+    Example:
+        >>> x = tf.constant([3.0])
+        >>> with tf.GradientTape() as tape:
+        ...     tape.watch(x)
+        ...     (host,), (side,) = forked([x], budget=0.5)
+        ...     loss = 2 * host + 100 * side
+        >>> tape.gradient(loss, x).numpy()  # 2, and half of that
+        array([3.], dtype=float32)
+    """
+    if budget is not None and not budget > 0:
+        raise ValueError(f"`budget` must be above 0, or None. Received: {budget}")
+    number = len(tensors)
+
+    @tf.custom_gradient
+    def fork(*tensors: Tensor) -> Any:
+        def gradient(*upstream: Tensor) -> list[Tensor]:
+            host, side = upstream[:number], upstream[number:]
+            along, of_host, of_side = (
+                tf.add_n([_product(x, y) for x, y in zip(*pair, strict=True)])
+                for pair in ((host, side), (host, host), (side, side))
+            )
+            back = tf.zeros_like(along)
+            if project_conflicts:
+                back = tf.math.divide_no_nan(tf.minimum(along, 0.0), of_host)
+                of_side = tf.maximum(of_side - back * along, 0.0)
+            factor = tf.ones_like(along)
+            if budget is not None:
+                longest = budget * tf.sqrt(of_host)
+                is_too_long = (of_host > 0) & (tf.sqrt(of_side) > longest)
+                factor = tf.where(is_too_long, longest / tf.sqrt(of_side), factor)
+            return [
+                g + tf.cast(factor, g.dtype) * (h - tf.cast(back, g.dtype) * g)
+                for g, h in zip(host, side, strict=True)
+            ]
+
+        return [tf.identity(x) for x in (*tensors, *tensors)], gradient
+
+    copies = fork(*tensors)
+    return list(copies[:number]), list(copies[number:])
+
+
+def _product(x: Tensor, y: Tensor) -> Tensor:
+    """The inner product, in float32: squares of half precision overflow."""
+    return tf.reduce_sum(tf.cast(x, tf.float32) * tf.cast(y, tf.float32))
