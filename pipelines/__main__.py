@@ -3,8 +3,6 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,9 +28,9 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.markdown import Markdown
 
-from pipelines.config import ConfigError, load_run_config
-from pipelines.preparation.local import WorkerDiedError
-from seqdenoise.errors import DataError
+from pipelines.bench_commands import benchmarks
+from pipelines.clear_error import one_clear_error
+from pipelines.config import load_run_config
 
 app = typer.Typer(
     help="Raw logs to an A/B verdict and an exported model.",
@@ -42,7 +40,6 @@ app = typer.Typer(
 )
 sources = typer.Typer(help="Published logs to event, impression and history tables.")
 app.add_typer(sources, name="import", no_args_is_help=True)
-benchmarks = typer.Typer(help="Our kernels beside those of others.")
 app.add_typer(benchmarks, name="bench", no_args_is_help=True)
 
 RunFile = Annotated[Path, typer.Argument(help="The YAML run file.", show_default=False)]
@@ -68,15 +65,6 @@ def _log_to_stderr() -> None:
         logging.getLogger(chatty).setLevel(logging.ERROR)
 
 
-@contextmanager
-def _one_clear_error() -> Iterator[None]:
-    try:
-        yield
-    except (ConfigError, DataError, WorkerDiedError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
-
-
 @app.command()
 def simulate(
     log: LogFolder,
@@ -90,7 +78,7 @@ def simulate(
     """Write a simulated log with known noise: the embedded data source."""
     from pipelines.simulate import write_simulated_log
 
-    with _one_clear_error():
+    with one_clear_error():
         write_simulated_log(log, num_users=users, num_items=items, noise_rate=noise_rate, seed=seed)
 
 
@@ -102,7 +90,7 @@ def kuairand(
     """Import KuaiRand-Pure: the published CSV files, or the adapted subset with histories."""
     from pipelines.sources.kuairand import import_kuairand
 
-    with _one_clear_error():
+    with one_clear_error():
         import_kuairand(source, log)
 
 
@@ -115,7 +103,7 @@ def otto(
     """Import OTTO: clicks as impressions, labelled by a later cart or order of the session."""
     from pipelines.sources.otto import import_otto
 
-    with _one_clear_error():
+    with one_clear_error():
         import_otto(source, log, horizon=timedelta(hours=horizon_hours))
 
 
@@ -137,7 +125,7 @@ def retailrocket(
     from pipelines.sources.retailrocket import import_retailrocket
 
     at = fields_at and fields_at.replace(tzinfo=timezone.utc)
-    with _one_clear_error():
+    with one_clear_error():
         import_retailrocket(source, log, horizon=timedelta(hours=horizon_hours), fields_at=at)
 
 
@@ -149,7 +137,7 @@ def movielens(
     """Import MovieLens: ratings as impressions, labelled by whether the film was liked."""
     from pipelines.sources.movielens import import_movielens
 
-    with _one_clear_error():
+    with one_clear_error():
         import_movielens(source, log)
 
 
@@ -178,7 +166,7 @@ def prepare(
     from pipelines.preparation.plan import BUCKET_ROWS
     from pipelines.prepare import prepare
 
-    with _one_clear_error():
+    with one_clear_error():
         prepare(
             load_run_config(run_file, folder),
             engine=engine,
@@ -203,7 +191,7 @@ def audit(
     """Check the prepared files against the raw log for leaks. Exit code 1 if there are any."""
     from pipelines.audit import audit
 
-    with _one_clear_error():
+    with one_clear_error():
         report = audit(load_run_config(run_file, folder), sample)
     print(report)
     if not report.passed:
@@ -234,7 +222,7 @@ def check(
     """Validate prepared files or raw tables. Exit code 1 if there are errors."""
     from pipelines.check import check, sizes_of
 
-    with _one_clear_error():
+    with one_clear_error():
         config = None if run_file is None else load_run_config(run_file)
         report = check(
             files, config=config, sizes=sizes_of(size or []), as_warnings=as_warning or []
@@ -269,7 +257,7 @@ def train(
     """Train one model and score the test rows."""
     from pipelines.train import train
 
-    with _one_clear_error():
+    with one_clear_error():
         config = load_run_config(run_file, folder)
         config = config if arm is None else config.arm(arm)
         config = config if denoise is None else config.with_denoiser(denoise)
@@ -281,7 +269,7 @@ def arms(run_file: RunFile, folder: Folder = None) -> None:
     """Train every arm of the run file over its seeds and put their figures side by side."""
     from pipelines.arms import run_arms, to_markdown
 
-    with _one_clear_error():
+    with one_clear_error():
         table = run_arms(load_run_config(run_file, folder))
     print(to_markdown(table))
 
@@ -300,7 +288,7 @@ def denoising(
     """Measure keep scores on simulated logs, whose noise is known, before and after training."""
     from pipelines.denoising_study import NOISE_RATES, denoising_study, to_markdown
 
-    with _one_clear_error():
+    with one_clear_error():
         table = denoising_study(
             load_run_config(run_file, folder),
             noise_rates=noise_rate or NOISE_RATES,
@@ -321,7 +309,7 @@ def inspect(
     from pipelines.inspection.job import inspect
     from pipelines.inspection.page import headline
 
-    with _one_clear_error():
+    with one_clear_error():
         inspection = inspect(run, output, split=split, num_users=users)
     print(headline(inspection))
 
@@ -332,7 +320,7 @@ def ab(run_file: RunFile, folder: Folder = None) -> None:
     from pipelines.ab import run_ab
     from seqdenoise.evaluation.verdict import headline
 
-    with _one_clear_error():
+    with one_clear_error():
         config = load_run_config(run_file, folder)
         comparison = run_ab(config)
     table = (config.folder / "ab" / "ab.md").read_text(encoding="utf-8")
@@ -388,7 +376,7 @@ def compare(
     """Compare anybody's score files: the verdict of `ab` on models trained elsewhere."""
     from pipelines.compare_files import METRICS, compare_files
 
-    with _one_clear_error():
+    with one_clear_error():
         found = compare_files(
             files,
             slices=slice_ or (),
@@ -415,7 +403,7 @@ def export(
     """Export a run's ranker, without the plug-in, as a SavedModel that takes raw ids."""
     from pipelines.export import export
 
-    with _one_clear_error():
+    with one_clear_error():
         export(run, output)
 
 
@@ -436,141 +424,12 @@ def coverage(
     """Count on simulated A/Bs how often intervals cover and promised gains are found."""
     from pipelines.coverage_study import METRICS, coverage_study, to_markdown
 
-    with _one_clear_error():
+    with one_clear_error():
         report = coverage_study(
             metrics=metric or METRICS,
             num_experiments=experiments,
             num_resamples=resamples,
             output=output,
-        )
-    print(to_markdown(report))
-
-
-@benchmarks.command()
-def transport(
-    sizes: Annotated[
-        str, typer.Option(help="Comma-separated: 512 (square) or 512x50x50 (512 problems).")
-    ] = "512,1024,2048,4096,512x50x50",
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each solver at each size.")] = 5,
-    memory: Annotated[bool, typer.Option(help="Measure memory too.")] = True,
-    output: Annotated[
-        Path | None, typer.Option(help="JSON file of all figures.", show_default=False)
-    ] = None,
-) -> None:
-    """Time our Sinkhorn solver beside POT, OTT-JAX and GeomLoss, whichever are installed."""
-    from pipelines.bench_transport import bench_transport
-    from pipelines.contest import to_markdown
-
-    with _one_clear_error():
-        report = bench_transport(sizes.split(","), rounds=rounds, memory=memory, output=output)
-    print(to_markdown(report))
-
-
-@benchmarks.command()
-def step(
-    rows: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=2, help="Rows of the batch; repeat for several.", show_default="1024 and 4096"
-        ),
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 7,
-    output: Annotated[
-        Path | None, typer.Option(help="JSON file of all figures.", show_default=False)
-    ] = None,
-) -> None:
-    """Time training steps of the reference ranker with the plug-in and without."""
-    from pipelines.bench_step import BATCH_SIZES, bench_step, to_markdown
-
-    with _one_clear_error():
-        report = bench_step(rows or BATCH_SIZES, rounds=rounds, output=output)
-    print(to_markdown(report))
-
-
-@benchmarks.command()
-def losses(
-    rows: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=2,
-            help="Rows of the batch; repeat for several.",
-            show_default="1024, 4096, 16384 and 32768",
-        ),
-    ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each loss at each size.")] = 5,
-    memory: Annotated[bool, typer.Option(help="Measure memory too.")] = True,
-    output: Annotated[
-        Path | None, typer.Option(help="JSON file of all figures.", show_default=False)
-    ] = None,
-) -> None:
-    """Time our InfoNCE beside TensorFlow's, TFRS' and torch's, whichever are installed."""
-    from pipelines.bench_losses import ROWS, bench_losses
-    from pipelines.contest import to_markdown
-
-    with _one_clear_error():
-        report = bench_losses(rows or ROWS, rounds=rounds, memory=memory, output=output)
-    print(to_markdown(report))
-
-
-@benchmarks.command()
-def metrics(
-    rows: Annotated[int, typer.Option(min=1000, help="Rows of the table.")] = 10_000_000,
-    loop_rows: Annotated[
-        int, typer.Option(min=1000, help="Rows for scikit-learn's loops.")
-    ] = 200_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 3,
-    output: Annotated[
-        Path | None, typer.Option(help="JSON file of all figures.", show_default=False)
-    ] = None,
-) -> None:
-    """Time every metric on a large table, beside scikit-learn where it has it."""
-    from pipelines.bench_metrics import bench_metrics, to_markdown
-
-    with _one_clear_error():
-        report = bench_metrics(rows=rows, loop_rows=loop_rows, rounds=rounds, output=output)
-    print(to_markdown(report))
-
-
-@benchmarks.command()
-def sequences(
-    events: Annotated[int, typer.Option(min=1, help="Events of the log.")] = 20_000_000,
-    impressions: Annotated[int, typer.Option(min=1, help="Impressions of it.")] = 2_000_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 3,
-    folder: Annotated[
-        Path | None, typer.Option(help="Where to write meanwhile.", show_default=False)
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="JSON file of all figures.", show_default=False)
-    ] = None,
-) -> None:
-    """Build sequences beside pandas, Polars and DuckDB, whichever are installed."""
-    from pipelines.bench_sequences import bench_sequences, to_markdown
-
-    with _one_clear_error():
-        report = bench_sequences(
-            events=events, impressions=impressions, rounds=rounds, folder=folder, output=output
-        )
-    print(to_markdown(report))
-
-
-@benchmarks.command()
-def reader(
-    rows: Annotated[int, typer.Option(min=1, help="Rows to read.")] = 200_000,
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows of a batch.")] = 1024,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 5,
-    folder: Annotated[
-        Path | None, typer.Option(help="Where to write meanwhile.", show_default=False)
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="JSON file of all figures.", show_default=False)
-    ] = None,
-) -> None:
-    """Read prepared rows beside TFRecord, Hugging Face and pandas, whichever are installed."""
-    from pipelines.bench_reader import bench_reader, to_markdown
-
-    with _one_clear_error():
-        report = bench_reader(
-            rows=rows, batch_size=batch_size, rounds=rounds, folder=folder, output=output
         )
     print(to_markdown(report))
 

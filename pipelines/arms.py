@@ -1,6 +1,5 @@
 """Training the arms of a run over its seeds: each run once, finished ones kept."""
 
-import hashlib
 import io
 import json
 import logging
@@ -20,9 +19,11 @@ import tensorflow as tf
 
 from pipelines.config import ConfigError, RunConfig
 from pipelines.features import Features, fit_features
-from pipelines.preparation.local import WorkerDiedError
+from pipelines.job_errors import WorkerDiedError
 from pipelines.run_comparison import compare_runs
+from pipelines.run_record import fingerprint
 from pipelines.train import train
+from pipelines.worker_processes import end_with_parent
 from seqdenoise.data.atomic import atomic_file
 
 logger = logging.getLogger(__name__)
@@ -31,19 +32,6 @@ _HEALTH = ("alignment", "uniformity", "effective_rank")
 CONTROL = "control"
 _CORES_OF_A_RUN = 4
 _BYTES_OF_A_RUN = 2 * 2**30
-
-
-def _fingerprint(config: RunConfig) -> str:
-    """What a run depends on: its part of the configuration and the prepared files."""
-    sections = {"prepare", "model", "train"}
-    # The other options of a plug-in that is off change nothing.
-    sections |= {"denoiser"} if config.denoiser.enabled else set()
-    content = [config.model_dump_json(include=sections)]
-    for path in sorted(config.prepared_folder.rglob("*")):
-        if path.is_file():
-            name = path.relative_to(config.prepared_folder)
-            content.append(f"{name} {path.stat().st_size} {path.stat().st_mtime_ns}")
-    return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 
 def _is_finished(folder: Path, fingerprint: str) -> bool:
@@ -62,7 +50,6 @@ class _Run:
     config: RunConfig
     features: Features
     folder: Path
-    fingerprint: str
 
 
 def default_processes() -> int:
@@ -89,8 +76,9 @@ def train_arms(
     """Trains every arm with every seed into `folder/{arm}-seed{seed}` (see `train`).
 
     Arms of one seed see the same data in the same order. Runs that an earlier call finished with
-    the same configuration and data are kept, also those of a call that failed half-way. How many
-    are trained at a time changes no result.
+    the same configuration, data and versions are kept, also those of a call that failed half-way,
+    and the one that it was at goes on from its last backup. How many are trained at a time changes
+    no result.
 
     Args:
         arms: By name, the run of each.
@@ -113,7 +101,7 @@ def train_arms(
         return
     # Not forked: a fork of a process with threads (Arrow's, TensorFlow's) can hang.
     with ProcessPoolExecutor(
-        number, mp_context=get_context("spawn"), initializer=_without_bars
+        number, mp_context=get_context("spawn"), initializer=_start_process
     ) as pool:
         futures = {pool.submit(_train_run, run): run for run in runs}
         try:
@@ -124,7 +112,7 @@ def train_arms(
             raise WorkerDiedError(
                 "training: expected every process to finish its run. Received: one that ended "
                 "without an answer, killed for its memory most likely. What is finished is kept in "
-                f"{folder}; run again, with fewer processes"
+                f"{folder}; run again, with fewer processes: the others go on from their backups"
             ) from error
         except BaseException:
             for future in futures:
@@ -141,20 +129,19 @@ def _missing_runs(arms: Mapping[str, RunConfig], seeds: Sequence[int], folder: P
             model = config.model.model_dump_json()
             if model not in fitted:
                 fitted[model] = fit_features(config)  # says so if nothing is prepared
-            fingerprint = _fingerprint(config)
-            if _is_finished(run_folder, fingerprint):
+            if _is_finished(run_folder, fingerprint(config, seed)):
                 logger.info("%s, seed %d: kept from an earlier call", arm, seed)
                 continue
-            runs.append(_Run(arm, seed, config, fitted[model], run_folder, fingerprint))
+            runs.append(_Run(arm, seed, config, fitted[model], run_folder))
     return runs
 
 
 def _train_run(run: _Run) -> None:
     train(run.config, run.folder, seed=run.seed, features=run.features, name=run.arm)
-    (run.folder / "fingerprint.txt").write_text(run.fingerprint, encoding="utf-8")
 
 
-def _without_bars() -> None:
+def _start_process() -> None:
+    end_with_parent()
     # Keras' bars of several runs would write over each other on a terminal.
     sys.stdout = io.StringIO()
 

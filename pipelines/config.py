@@ -161,6 +161,9 @@ class DenoiserConfig(_Section):
     trusted: str | list[str] | None = None
     transport: dict[str, int | float | None] | None = None
     gate: bool = False
+    negatives: Literal["global", "local"] = "global"
+    gradient_budget: float | None = Field(default=None, gt=0)
+    project_conflicts: bool = False
     units: int = Field(default=32, ge=1)
     hidden_units: int = Field(default=64, ge=1)
     head_units: int | None = Field(default=None, ge=1)
@@ -175,6 +178,11 @@ class TrainConfig(_Section):
 
     With `cosine_decay` the learning rate falls to 0 along half a cosine over all `epochs`.
     `tensorboard` and `mlflow`, the name of an experiment, log the training there too.
+
+    A training that was killed goes on from its last backup: one is made after every epoch and, of
+    long ones, every `backup_minutes` (0 or null for epochs alone). `deterministic` has TensorFlow
+    leave out everything whose result depends on timing, for the rest of the process: on a CPU runs
+    are the same to the last bit without it, on a GPU they are not.
     """
 
     batch_size: int = Field(default=512, ge=1)
@@ -183,6 +191,8 @@ class TrainConfig(_Section):
     cosine_decay: bool = False
     patience: int = Field(default=1, ge=0)
     pool_row_groups: int = Field(default=8, ge=1)
+    deterministic: bool = False
+    backup_minutes: float | None = Field(default=10, ge=0)
     tensorboard: bool = False
     mlflow: str | None = None
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.bench_machine import machine, versions
+from pipelines.bench_machine import described, machine, versions
 from pipelines.config import ConfigError
 from pipelines.json_report import write_json_report
 
@@ -70,15 +70,19 @@ class Contest:
             numbers. A process of each contender loads it; it loads no library itself.
         contenders: Those that take part.
         baseline: The name of the ratios' denominator; its own row shows the spread that is noise.
-        reference: The name of the one whose gradients the others' are compared with.
+        reference: The name of the one whose gradients the others' are compared with; None where
+            they do not all compute the same.
         distributions: Whose versions are reported.
+        memory_calls: Memory is the median of so many calls: more than one where operations that
+            run side by side need more or less, as the threads happen to meet.
     """
 
     module: str
     contenders: Sequence[Contender]
     baseline: str
-    reference: str
+    reference: str | None
     distributions: Sequence[str]
+    memory_calls: int = 1
 
 
 class Worker:
@@ -160,7 +164,7 @@ def run_contest(
 
     Raises:
         ConfigError: `rounds` is out of range.
-        RuntimeError: One of our own failed.
+        RuntimeError: One of our own failed, or the baseline.
     """
     if rounds < 1:
         raise ConfigError(f"rounds: expected at least 1. Received: {rounds}")
@@ -184,7 +188,7 @@ def run_contest(
             for one in present:
                 row = report["results"][size].get(one.name, {"error": ""})
                 if "error" not in row:
-                    row["peak_megabytes"] = _peak_megabytes(contest.module, one, size, problem)
+                    row["peak_megabytes"] = _peak_megabytes(contest, one, size, problem)
     write_json_report(report, output)
     return report
 
@@ -216,6 +220,10 @@ def _time_size(
             _keep(row, size, process.name, answer, "turn")
             if "turn" in row:
                 row.setdefault("turns", []).append(row.pop("turn"))
+    if "error" in rows[contest.baseline]:
+        raise RuntimeError(
+            f"{contest.baseline} failed at {size}: {rows[contest.baseline]['error']}"
+        )
     baseline = np.array(rows[contest.baseline]["turns"])
     for row in rows.values():
         if "error" in row:
@@ -243,6 +251,8 @@ def _keep(
 
 
 def _gradient_differences(contest: Contest, files: Mapping[str, Path]) -> dict[str, float]:
+    if contest.reference is None:
+        return {}
     comparable = {one.name for one in contest.contenders if one.is_comparable}
     gradients = {}
     for name, path in files.items():
@@ -256,16 +266,17 @@ def _gradient_differences(contest: Contest, files: Mapping[str, Path]) -> dict[s
 
 
 def _peak_megabytes(
-    module: str, contender: Contender, size: str, problem: Mapping[str, Any]
+    contest: Contest, contender: Contender, size: str, problem: Mapping[str, Any]
 ) -> float | None:
     logger.info("bench: %s, memory of %s", size, contender.name)
     # What a library frees must leave the process, or its next call would seem to need less.
     frugal = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
-    with worker(module, contender, **frugal) as process:
-        answer = process.prepare(problem)
-        answer = answer if "error" in answer else process.ask("memory")
-    peak: float | None = answer.get("megabytes")
-    return peak
+    with worker(contest.module, contender, **frugal) as process:
+        if "error" in process.prepare(problem):
+            return None
+        answers = [process.ask("memory") for _ in range(contest.memory_calls)]
+    peaks = [one["megabytes"] for one in answers if one.get("megabytes") is not None]
+    return float(np.median(peaks)) if peaks else None
 
 
 def to_markdown(report: Mapping[str, Any]) -> str:
@@ -312,9 +323,7 @@ def to_markdown(report: Mapping[str, Any]) -> str:
         for name, row in rows.items():
             if "error" in row:
                 lines.append(f"{name} at {size}: {row['error'].splitlines()[0]}")
-    machine = report["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
-    lines.append(f"{machine['cores']} cores of {machine['processor']}; {versions}.")
+    lines.append(f"{described(report['machine'], report['versions'])}.")
     return "\n".join(lines)
 
 

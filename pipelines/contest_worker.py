@@ -80,6 +80,7 @@ def _serve(module: Any) -> None:
         try:
             if request["do"] == "prepare":
                 call = None  # frees the last problem
+                gc.collect()  # Keras' objects refer to one another in circles
                 problem = module.make_problem(**request["problem"])
                 call = contenders[request["contender"]].make(problem)
                 start = time.perf_counter()

@@ -139,7 +139,22 @@ def export(run_folder: Path, folder: Path) -> None:
         DataError: `run_folder` is not that of a finished run.
     """
     config, features, model = load_model(run_folder)
-    serving = _Serving(model, features, config.prepare.max_length)
+    write_saved_model(model, features, config.prepare.max_length, folder)
+    logger.info("exported %s to %s", run_folder, folder)
+
+
+def write_saved_model(
+    model: RankingModel, features: Features, max_length: int, folder: Path
+) -> None:
+    """Writes a model that is at hand as `export` does that of a run.
+
+    Args:
+        model: Built, without a side loss.
+        features: What turns raw columns into its inputs.
+        max_length: Slots of a sequence.
+        folder: The output folder; replaced where it exists.
+    """
+    serving = _Serving(model, features, max_length)
     concrete = serving.score.get_concrete_function(**serving.signature)
     inputs = {
         name: {"dtype": spec.dtype.name, "shape": spec.shape.as_list()}
@@ -152,4 +167,3 @@ def export(run_folder: Path, folder: Path) -> None:
             serving, str(aside), signatures={SIGNATURE: concrete, "serving_default": concrete}
         )
         (aside / "inputs.json").write_text(json.dumps(inputs, indent=2), encoding="utf-8")
-    logger.info("exported %s to %s, %d inputs", run_folder, folder, len(inputs))

@@ -9,6 +9,8 @@ import tensorflow_recommenders as tfrs
 
 from seqdenoise import SequenceDenoiser, gradient_balance
 from seqdenoise.numerics import Tensor
+from seqdenoise.replicas import GlobalBatch
+from seqdenoise.views import feature_dropout, fold_in, view_seed
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,8 @@ class RankerSpec:
     embedding_l2: float
 
 
-def _mlp(units: Sequence[int], dropout: float, name: str) -> Any:
-    layers: list[Any] = []
-    for width in units:
-        layers.append(tf.keras.layers.Dense(width, activation="relu"))
-        if dropout:
-            layers.append(tf.keras.layers.Dropout(dropout))
+def _mlp(units: Sequence[int], name: str) -> Any:
+    layers = [tf.keras.layers.Dense(width, activation="relu") for width in units]
     return tf.keras.Sequential([*layers, tf.keras.layers.Dense(1)], name=name)
 
 
@@ -69,7 +67,7 @@ class TargetAttention(tf.keras.layers.Layer):
         first, *rest = units
         self.units = first
         self.candidate = tf.keras.layers.Dense(first, name="candidate")
-        self.rest = _mlp(rest, 0.0, "rest")
+        self.rest = _mlp(rest, "rest")
 
     def build(self, candidate_shape: Any) -> None:
         """Creates the event's matrices."""
@@ -115,7 +113,7 @@ class Ranker(tf.keras.Model):
             kind: TargetAttention(spec.attention_units, name=f"{kind}_attention")
             for kind in spec.sequence_types
         }
-        self.mlp = _mlp(spec.mlp_units, spec.dropout, "mlp")
+        self.mlp = _mlp(spec.mlp_units, "mlp")
 
     def embed(
         self, features: Mapping[str, Tensor]
@@ -146,6 +144,8 @@ class Ranker(tf.keras.Model):
         masks: Mapping[str, Tensor],
         features: Mapping[str, Tensor],
         training: bool = False,
+        dropout_seed: Tensor = None,
+        batch: GlobalBatch | None = None,
     ) -> Tensor:
         """Scores the candidate.
 
@@ -154,12 +154,15 @@ class Ranker(tf.keras.Model):
             sequences: Per type and field float `[B, L, D_f]`.
             masks: Per type bool `[B, L]`.
             features: Encoded features of the batch, for the side features and lengths.
-            training: Whether dropout is on.
+            training: Whether to add the penalty on the embeddings.
+            dropout_seed: int64 `[2]`, the seed of this step's dropout; None for no dropout.
+            batch: The rows of all replicas, of whose penalty this replica adds its part; None if
+                there are no others.
 
         Returns:
             Logits `[B, 1]`.
         """
-        fields = self.spec.event_fields
+        fields, batch = self.spec.event_fields, batch or GlobalBatch()
         target = tf.concat([candidate[field] for field in fields], axis=-1)  # [B, D]
         parts = [target]
         penalised = [target]
@@ -182,14 +185,26 @@ class Ranker(tf.keras.Model):
             x = features[name][:, tf.newaxis]
             parts.append((tf.sign(x) * tf.math.log1p(tf.abs(x)) - mean) / deviation)
         if training and self.spec.embedding_l2:
-            squares = [tf.reduce_mean(tf.reduce_sum(x * x, axis=-1)) for x in penalised + side]
-            self.add_loss(self.spec.embedding_l2 * tf.add_n(squares))
-        return self.mlp(tf.concat(parts, axis=-1), training=training)
+            squares = tf.add_n([tf.reduce_sum(x * x) for x in penalised + side])
+            rows = tf.cast(batch.count(target), squares.dtype)
+            self.add_loss(self.spec.embedding_l2 * squares / rows)
+        x = tf.concat(parts, axis=-1)
+        if dropout_seed is None or not self.spec.dropout:
+            return self.mlp(x)
+        # Not Keras' dropout: how far its draws have come cannot be read, so a run that was killed
+        # could not go on with the same ones.
+        *hidden, last = self.mlp.layers
+        for number, layer in enumerate(hidden):
+            seed = fold_in(dropout_seed, number)
+            x = feature_dropout(
+                layer(x), rate=self.spec.dropout, seed=seed, first_row=batch.first_row
+            )
+        return last(x)
 
-    def call(self, features: Mapping[str, Tensor], training: bool = False) -> Tensor:
-        """Logits `[B, 1]` of a batch of encoded features."""
+    def call(self, features: Mapping[str, Tensor]) -> Tensor:
+        """Logits `[B, 1]` of a batch of encoded features, as in serving."""
         candidate, sequences, masks = self.embed(features)
-        return self.score(candidate, sequences, masks, features, training=training)
+        return self.score(candidate, sequences, masks, features)
 
 
 class RankingModel(tfrs.Model):
@@ -201,6 +216,7 @@ class RankingModel(tfrs.Model):
         denoiser: The plug-in, or None for the control.
         positives: Which labels the plug-in gets: `"views"` for none, `"same_label"`, or
             `"same_positive_label"`.
+        seed: Seed of the ranker's dropout, whose draws depend on it and on the step alone.
     """
 
     def __init__(
@@ -209,9 +225,14 @@ class RankingModel(tfrs.Model):
         label: str,
         denoiser: SequenceDenoiser | None = None,
         positives: str = "views",
+        seed: int = 0,
     ) -> None:
         super().__init__()
         self.ranker = ranker
+        self.seed = seed
+        self.step = self.add_weight(
+            name="step", shape=(), dtype="int64", initializer="zeros", trainable=False
+        )
         self.label = label
         self.denoiser = denoiser
         self.positives = positives
@@ -219,7 +240,9 @@ class RankingModel(tfrs.Model):
         self._is_candidate_trusted = "candidate" in (
             [trusted] if isinstance(trusted, str) else trusted
         )
-        self.task = tfrs.tasks.Ranking(loss=tf.keras.losses.BinaryCrossentropy(from_logits=True))
+        self.task = tfrs.tasks.Ranking(
+            loss=tf.keras.losses.BinaryCrossentropy(from_logits=True, reduction="sum")
+        )
         # TFRS logs the last batch's loss; a learning curve needs the epoch's mean.
         self.ranking_loss = tf.keras.metrics.Mean(name="ranking_loss")
 
@@ -230,7 +253,14 @@ class RankingModel(tfrs.Model):
             sequences = self._denoise(
                 self.denoiser, candidate, sequences, masks, features, training
             )
-        return self.ranker.score(candidate, sequences, masks, features, training=training)
+        dropout_seed, batch = None, None
+        if training:
+            batch = GlobalBatch.around(features[self.label], is_global=True)
+            dropout_seed = view_seed(self.seed, "dropout", tf.convert_to_tensor(self.step))
+            self.step.assign_add(1)
+        return self.ranker.score(
+            candidate, sequences, masks, features, training, dropout_seed, batch
+        )
 
     @tf.function(reduce_retracing=True)
     def probabilities(self, features: Mapping[str, Tensor]) -> Tensor:
@@ -238,10 +268,33 @@ class RankingModel(tfrs.Model):
         return tf.sigmoid(self(features, training=False))[:, 0]
 
     def compute_loss(self, inputs: Mapping[str, Tensor], training: bool = False) -> Tensor:
-        """Binary cross-entropy of the label, weighted by `weight` where the log has it."""
+        """Binary cross-entropy of the label, weighted by `weight` where the log has it.
+
+        The mean over the rows of all replicas, of which each returns its part: those add up.
+        """
         loss = self._ranking_loss(self(inputs, training=training), inputs)
-        self.ranking_loss.update_state(loss)
+        self.ranking_loss.update_state(_num_replicas() * loss)
         return loss
+
+    def train_step(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One step, whose gradients are on several replicas those of one device with all rows.
+
+        TFRS adds up what the replicas' layers added. The ranker's penalties are parts that add up;
+        the side loss is the whole one on every replica.
+        """
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(inputs, training=True)
+            side = self.denoiser.losses if self.denoiser is not None else []
+            added = [*self.ranker.losses, *(x / _num_replicas() for x in side)]
+            added = tf.add_n(added) if added else tf.constant(0.0)
+            total = loss + added
+        gradients = tape.gradient(total, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        logs = {"loss": loss, "regularization_loss": added, "total_loss": total}
+        if _num_replicas() > 1:
+            # A metric's result is one more collective for each of its variables.
+            return logs
+        return {**{metric.name: metric.result() for metric in self.metrics}, **logs}
 
     def gradient_balance(self, features: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Ratio and cosine of the side loss's gradient on the embeddings to the ranking loss's.
@@ -261,18 +314,45 @@ class RankingModel(tfrs.Model):
         denoiser = self.denoiser
         if denoiser is None:
             raise ValueError("There is no side loss to measure. Received: a model without plug-in")
-        tables = [table.embeddings for table in self.ranker.tables.values()]
         measured = [variable for metric in denoiser.metrics for variable in metric.variables]
         kept = [(v, v.numpy()) for v in [*denoiser.non_trainable_variables, *measured]]
+        strategy = self.distribute_strategy
+        main, side = strategy.run(self._both_gradients, args=(denoiser, features))
+        for variable, value in kept:
+            variable.assign(value)
+        first = tf.nest.map_structure(
+            lambda x: None if x is None else strategy.experimental_local_results(x)[0], (main, side)
+        )
+        return gradient_balance(*first)
+
+    def _both_gradients(
+        self, denoiser: SequenceDenoiser, features: Mapping[str, Tensor]
+    ) -> tuple[list[Any], list[Any]]:
+        """Gradients of the ranking loss and of the side loss on the embeddings.
+
+        Of several replicas, each takes its rows of the batch, and the gradients are added up.
+        """
+        context = tf.distribute.get_replica_context()
+        number, replicas = context.replica_id_in_sync_group, context.num_replicas_in_sync
+        if replicas > 1:
+            rows = tf.shape(features[self.label])[0]
+            bounds = [rows * i // replicas for i in (number, number + 1)]
+            features = {name: x[bounds[0] : bounds[1]] for name, x in features.items()}
+        tables = [table.embeddings for table in self.ranker.tables.values()]
         with tf.GradientTape(persistent=True) as tape:
             candidate, sequences, masks = self.ranker.embed(features)
             sequences = self._denoise(denoiser, candidate, sequences, masks, features, True)
-            side = tf.add_n(denoiser.losses)
+            side = tf.add_n(denoiser.losses) / replicas
             logits = self.ranker.score(candidate, sequences, masks, features)
             main = self._ranking_loss(logits, features)
-        for variable, value in kept:
-            variable.assign(value)
-        return gradient_balance(tape.gradient(main, tables), tape.gradient(side, tables))
+        gradients = tape.gradient(main, tables), tape.gradient(side, tables)
+        if replicas == 1:
+            return gradients
+        summed = [
+            [None if x is None else context.all_reduce("SUM", x) for x in some]
+            for some in gradients
+        ]
+        return summed[0], summed[1]
 
     def _denoise(
         self,
@@ -299,8 +379,14 @@ class RankingModel(tfrs.Model):
         )
 
     def _ranking_loss(self, logits: Tensor, features: Mapping[str, Tensor]) -> Tensor:
-        return self.task(
+        total = self.task(
             labels=tf.cast(features[self.label], tf.float32)[:, tf.newaxis],
             predictions=logits,
             sample_weight=features.get("weight"),
         )
+        rows = GlobalBatch.around(logits, is_global=True).count(logits)
+        return total / tf.cast(rows, total.dtype)
+
+
+def _num_replicas() -> int:
+    return int(tf.distribute.get_strategy().num_replicas_in_sync)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipelines.config import ConfigError, RunConfig
+from pipelines.disk_space import needs_room
 from pipelines.log_folder import open_log
 from pipelines.preparation import local
 from pipelines.preparation.plan import BUCKET_ROWS, PART_ROWS, make_plan
@@ -16,6 +17,7 @@ from pipelines.preparation.summary import summarise
 from pipelines.preparation.work_folder import WorkFolder
 from pipelines.splits import SPLITS, split_bounds
 from pipelines.statistics import training_statistics
+from pipelines.work_lock import alone_in
 from seqdenoise.data.atomic import atomic_folder
 from seqdenoise.data.files import ParquetSource
 from seqdenoise.errors import DataError
@@ -72,6 +74,8 @@ def prepare(
         DataError: The log cannot be used, a split has no rows, or two columns share a name.
         ConfigError: The split's times are not in order.
         WorkerDiedError: A process of the local engine was killed.
+        DiskFullError: There was no room to write.
+        FolderInUseError: Another process is at the same preparation.
     """
     if part_rows < 1 or bucket_rows < 1 or (processes is not None and processes < 1):
         raise ConfigError(
@@ -83,22 +87,24 @@ def prepare(
         _check_names(config, sources["impressions"])
         plan = make_plan(config, sources, part_rows=part_rows, bucket_rows=bucket_rows)
     work = WorkFolder(config.folder / ".prepare", plan)
-    work.open()
-    try:
-        if engine == "spark":
-            from pipelines.preparation import spark
+    then = f"What is finished is kept in {work.path}; make room and run again"
+    with alone_in(work.path), needs_room("what `prepare` writes", config.folder, then):
+        work.open()
+        try:
+            if engine == "spark":
+                from pipelines.preparation import spark
 
-            spark.deal_and_build(config, work)
-        else:
-            # A log of one bucket is done before another process has started.
-            processes = min(processes or len(os.sched_getaffinity(0)), plan.num_buckets)
-            local.deal_and_build(config, work, processes=processes)
-        _finish(config, work)
-    except DataError:
-        # Another log is needed, and another plan: nothing that is there can be of use.
+                spark.deal_and_build(config, work)
+            else:
+                # A log of one bucket is done before another process has started.
+                processes = min(processes or len(os.sched_getaffinity(0)), plan.num_buckets)
+                local.deal_and_build(config, work, processes=processes)
+            _finish(config, work)
+        except DataError:
+            # Another log is needed, and another plan: nothing that is there can be of use.
+            work.remove()
+            raise
         work.remove()
-        raise
-    work.remove()
 
 
 def _finish(config: RunConfig, work: WorkFolder) -> None:

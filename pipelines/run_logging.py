@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from pipelines.config import ConfigError
+from seqdenoise.data.atomic import atomic_file
 
 
 def _require(package: str, key: str) -> None:
@@ -26,8 +27,11 @@ def run_logging(
 ) -> Iterator[list[Any]]:
     """The callbacks that log a training run, in whose logs all metrics must be already.
 
+    A run that is taken up again goes on in the same MLflow run.
+
     Args:
-        folder: The run's folder; TensorBoard's files go to `tensorboard/` in there.
+        folder: The run's folder; TensorBoard's files go to `tensorboard/` in there, and the id of
+            the MLflow run to `mlflow_run_id.txt`.
         run: What MLflow calls the run.
         tensorboard: Whether to log to TensorBoard.
         mlflow: The MLflow experiment to log to, wherever its tracking URI says; None for none.
@@ -52,5 +56,9 @@ def run_logging(
     _require("mlflow", "train.mlflow")
     tracking = importlib.import_module("mlflow")
     tracking.set_experiment(mlflow)
-    with tracking.start_run(run_name=run):
+    kept = folder / "mlflow_run_id.txt"
+    known = kept.read_text(encoding="utf-8") if kept.exists() else None
+    with tracking.start_run(run_id=known, run_name=None if known else run) as started:
+        with atomic_file(kept) as aside:
+            aside.write_text(started.info.run_id, encoding="utf-8")
         yield [*callbacks, importlib.import_module("mlflow.tensorflow").MlflowCallback()]

@@ -2,7 +2,7 @@
 
 import json
 import logging
-import sys
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,18 @@ import numpy.typing as npt
 import pandas as pd
 import tensorflow as tf
 
-import seqdenoise
+from pipelines.backups import BEST, Backups
 from pipelines.config import RunConfig
 from pipelines.denoiser import build_denoiser
+from pipelines.distribution import Workers, workers
 from pipelines.features import Features, fit_features
+from pipelines.fitting import fit
 from pipelines.models import Ranker, RankingModel
+from pipelines.progress import Progress
 from pipelines.run_logging import run_logging
-from seqdenoise.data.atomic import atomic_folder
+from pipelines.run_record import run_record
+from pipelines.unfinished_run import BACKUPS, unfinished_run
+from seqdenoise.data.atomic import replace_folder
 from seqdenoise.data.files import ParquetSource
 from seqdenoise.data.parquet import data_errors
 from seqdenoise.errors import DataError
@@ -27,6 +32,7 @@ from seqdenoise.evaluation.ranking import auc, gauc, log_loss
 logger = logging.getLogger(__name__)
 
 _SCORING_BATCH = 4096
+_RESULTS = "run"
 
 
 def build_model(config: RunConfig, features: Features, *, seed: int) -> RankingModel:
@@ -35,7 +41,7 @@ def build_model(config: RunConfig, features: Features, *, seed: int) -> RankingM
     Args:
         config: The run.
         features: The fitted features.
-        seed: Seed of the plug-in; the host takes the global one.
+        seed: Seed of the plug-in and of dropout; the host's weights take the global one.
 
     Returns:
         The model, not yet compiled.
@@ -50,6 +56,7 @@ def build_model(config: RunConfig, features: Features, *, seed: int) -> RankingM
         config.model.label,
         denoiser,
         config.denoiser.positives,
+        seed,
     )
 
 
@@ -66,45 +73,6 @@ def score(model: RankingModel, dataset: tf.data.Dataset) -> npt.NDArray[np.float
     """Click probabilities `[rows]` of every row of a dataset, in its order."""
     with data_errors():
         return np.concatenate([model.probabilities(batch).numpy() for batch in dataset])
-
-
-class _GradientBalance(tf.keras.callbacks.Callback):
-    """Puts the side loss's share in the gradients, on one batch, into the logs of each epoch."""
-
-    def __init__(self, batch: dict[str, tf.Tensor]) -> None:
-        super().__init__()
-        self._batch = batch
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        ratio, cosine = self.model.gradient_balance(self._batch)
-        if logs is not None:
-            logs["side_gradient_ratio"] = float(ratio)
-            logs["side_gradient_cosine"] = float(cosine)
-
-
-class _ValidationAuc(tf.keras.callbacks.Callback):
-    """Puts the exact validation AUC into the logs of each epoch (Keras' own is binned)."""
-
-    def __init__(self, dataset: tf.data.Dataset, targets: pd.DataFrame, run: str) -> None:
-        super().__init__()
-        self._dataset = dataset
-        self._targets = targets
-        self._run = run
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._started = time.monotonic()
-
-    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        logs = {} if logs is None else logs
-        logs["valid_auc"] = _quality(self._targets, score(self.model, self._dataset))["auc"]
-        logger.info(
-            "%s: epoch %d, loss %.4f, valid AUC %.4f, %.0f s",
-            self._run,
-            epoch + 1,
-            logs["ranking_loss"],
-            logs["valid_auc"],
-            time.monotonic() - self._started,
-        )
 
 
 def _targets(path: Path, label: str) -> pd.DataFrame:
@@ -135,13 +103,128 @@ def _quality(targets: pd.DataFrame, scores: npt.NDArray[np.float32]) -> dict[str
     }
 
 
-def _history(fitted: Any) -> pd.DataFrame:
-    frame = pd.DataFrame(fitted.history)
-    # What TFRS logs under these names is the last batch's, not the epoch's.
-    frame = frame.drop(columns=["loss", "regularization_loss", "total_loss"], errors="ignore")
-    frame = frame.rename(columns={"ranking_loss": "loss"})
+def _history(progress: Progress) -> pd.DataFrame:
+    frame = pd.DataFrame(progress.history).rename(columns={"ranking_loss": "loss"})
     frame.insert(0, "epoch", np.arange(1, len(frame) + 1))
     return frame
+
+
+def _train(
+    config: RunConfig,
+    features: Features,
+    work: Path,
+    record: dict[str, Any],
+    run: str,
+    team: Workers,
+) -> dict[str, Any]:
+    """Does what `train` says; the chief writes the results in its work folder."""
+    started = time.monotonic()
+    seed, settings, label = record["seed"], config.train, config.model.label
+    paths = {
+        split: config.prepared_folder / f"{split}.parquet" for split in ("train", "valid", "test")
+    }
+    targets = {split: _targets(paths[split], label) for split in ("valid", "test")}
+    tf.keras.backend.clear_session()
+    tf.keras.utils.set_random_seed(seed)
+    shape: dict[str, Any] = {"label": label, "max_length": config.prepare.max_length}
+    scoring = {
+        split: features.dataset(paths[split], batch_size=_SCORING_BATCH, **shape)
+        for split in ("valid", "test")
+    }
+    # A dataset of its own: one more pass over the training one would change its order.
+    unshuffled = features.dataset(paths["train"], batch_size=settings.batch_size, **shape)
+    with data_errors():
+        batch = next(iter(unshuffled))
+    with team.scope():
+        model = build_model(config, features, seed=seed)
+        model.compile(optimizer=tf.keras.optimizers.Adam(_learning_rate(config)))
+        # All variables must be there before a backup is read.
+        model(batch)
+        model.optimizer.build(model.trainable_variables)
+
+    def training(first_step: int) -> tf.data.Dataset:
+        return features.dataset(
+            paths["train"],
+            batch_size=settings.batch_size,
+            shuffle_seed=seed,
+            pool_row_groups=settings.pool_row_groups,
+            first_step=first_step,
+            **shape,
+        )
+
+    def end_of_epoch(epoch: int, figures: dict[str, float], seconds: float) -> None:
+        if config.denoiser.enabled and config.denoiser.weight > 0:
+            ratio, cosine = model.gradient_balance(batch)
+            figures["side_gradient_ratio"] = float(ratio)
+            figures["side_gradient_cosine"] = float(cosine)
+        if not team.is_chief:
+            return
+        # Keras' own AUC is binned.
+        figures["valid_auc"] = _quality(targets["valid"], score(model, scoring["valid"]))["auc"]
+        logger.info(
+            "%s: epoch %d, loss %.4f, valid AUC %.4f, %.0f s",
+            run,
+            epoch + 1,
+            figures["ranking_loss"],
+            figures["valid_auc"],
+            seconds,
+        )
+
+    backups = Backups(work / BACKUPS, model, settings.backup_minutes, run)
+    results = work / _RESULTS
+    results.mkdir(exist_ok=True)
+    before = time.monotonic() - started
+    with (
+        run_logging(
+            results,
+            run,
+            tensorboard=settings.tensorboard and team.is_chief,
+            mlflow=settings.mlflow if team.is_chief else None,
+        ) as loggers,
+        data_errors(),
+    ):
+        progress = fit(
+            model,
+            training,
+            end_of_epoch,
+            backups,
+            steps=int(unshuffled.cardinality()),
+            epochs=settings.epochs,
+            patience=settings.patience,
+            team=team,
+            callbacks=loggers,
+        )
+    if not team.is_chief:
+        return {}
+    after = time.monotonic()
+    best = backups.best(progress.best_epoch)
+    model.load_weights(str(best / BEST)).expect_partial()
+    scores = {split: score(model, scoring[split]) for split in ("valid", "test")}
+    metrics: dict[str, Any] = {
+        "label": label,
+        "seed": seed,
+        "denoise": config.denoiser.enabled,
+        "best_epoch": progress.best_epoch + 1,
+        "epochs": progress.epoch,
+        "rows": {split: len(frame) for split, frame in targets.items()},
+        **{split: _quality(targets[split], scores[split]) for split in ("valid", "test")},
+        "seconds": round(before + progress.seconds + time.monotonic() - after, 1),
+        "versions": record["versions"],
+    }
+    with backups.needs_room("the results"):
+        shutil.copytree(best, results / "checkpoint", dirs_exist_ok=True)
+        _history(progress).to_csv(results / "history.csv", index=False)
+        targets["test"].assign(score=scores["test"]).to_parquet(results / "scores.parquet")
+        features.save(results / "features.json")
+        texts = {
+            "run.json": config.model_dump_json(indent=2),
+            "metrics.json": json.dumps(metrics, indent=2),
+            "record.json": json.dumps(record, indent=2),
+            "fingerprint.txt": record["fingerprint"],
+        }
+        for name, text in texts.items():
+            (results / name).write_text(text, encoding="utf-8")
+    return metrics
 
 
 def train(
@@ -155,8 +238,16 @@ def train(
     """Trains one model and writes `folder`, whole or not at all.
 
     The folder holds `metrics.json`, `history.csv`, `scores.parquet` (test rows in file order, with
-    `weight` where the log has it), `features.json`, `run.json` (the configuration) and
-    `checkpoint/`, the weights of the best epoch by validation AUC.
+    `weight` where the log has it), `features.json`, `run.json` (the configuration), `record.json`
+    (what else the run depends on), `fingerprint.txt` and `checkpoint/`, the weights of the best
+    epoch by validation AUC.
+
+    A run that was killed goes on from its last backup when it is run again, if configuration, data,
+    seed and versions are the same, and ends with the same bits. Backups are kept beside the folder
+    until the run is finished, in `.{name of folder}.unfinished`.
+
+    Of several workers (see `pipelines.distribution`) the chief writes, and the result is that of
+    one process up to rounding.
 
     Args:
         config: The run.
@@ -171,86 +262,22 @@ def train(
     Raises:
         ConfigError: The plug-in's options do not go together.
         DataError: A prepared file is missing, damaged, or lacks a column or a class.
+        DiskFullError: There is no room to write.
+        FolderInUseError: Another process is at the same run.
+        WorkerDiedError: Another worker is gone.
     """
-    started = time.monotonic()
-    denoise = config.denoiser.enabled
-    label, settings = config.model.label, config.train
+    team = workers()
+    if config.train.deterministic:
+        tf.config.experimental.enable_op_determinism()
+    run = f"{name or ('treatment' if config.denoiser.enabled else 'control')}, seed {seed}"
     features = fit_features(config) if features is None else features
-    paths = {
-        split: config.prepared_folder / f"{split}.parquet" for split in ("train", "valid", "test")
-    }
-    targets = {split: _targets(paths[split], label) for split in ("valid", "test")}
-
-    tf.keras.backend.clear_session()
-    tf.keras.utils.set_random_seed(seed)
-    shape: dict[str, Any] = {"label": label, "max_length": config.prepare.max_length}
-    training = features.dataset(
-        paths["train"],
-        batch_size=settings.batch_size,
-        shuffle_seed=seed,
-        pool_row_groups=settings.pool_row_groups,
-        **shape,
-    )
-    scoring = {
-        split: features.dataset(paths[split], batch_size=_SCORING_BATCH, **shape)
-        for split in ("valid", "test")
-    }
-    model = build_model(config, features, seed=seed)
-    model.compile(optimizer=tf.keras.optimizers.Adam(_learning_rate(config)))
-    run = f"{name or ('treatment' if denoise else 'control')}, seed {seed}"
-    callbacks: list[Any] = []
-    if denoise and config.denoiser.weight > 0:
-        # A dataset of its own: one more pass over `training` would change its order.
-        first = features.dataset(paths["train"], batch_size=settings.batch_size, **shape)
-        with data_errors():
-            callbacks.append(_GradientBalance(next(iter(first))))
-    with atomic_folder(folder) as aside:
-        best = str(aside / "checkpoint" / "best")
-        with (
-            run_logging(
-                aside, run, tensorboard=settings.tensorboard, mlflow=settings.mlflow
-            ) as loggers,
-            data_errors(),
-        ):
-            fitted = model.fit(
-                training,
-                epochs=settings.epochs,
-                verbose=1 if sys.stdout.isatty() else 0,
-                callbacks=[
-                    *callbacks,
-                    _ValidationAuc(scoring["valid"], targets["valid"], run),
-                    tf.keras.callbacks.ModelCheckpoint(
-                        best,
-                        monitor="valid_auc",
-                        mode="max",
-                        save_best_only=True,
-                        save_weights_only=True,
-                    ),
-                    tf.keras.callbacks.EarlyStopping(
-                        monitor="valid_auc", mode="max", patience=settings.patience
-                    ),
-                    *loggers,
-                ],
-            )
-        model.load_weights(best).expect_partial()
-        scores = {split: score(model, scoring[split]) for split in ("valid", "test")}
-        history = _history(fitted)
-        metrics: dict[str, Any] = {
-            "label": label,
-            "seed": seed,
-            "denoise": denoise,
-            "best_epoch": int(np.argmax(history["valid_auc"])) + 1,
-            "epochs": len(history),
-            "rows": {split: len(frame) for split, frame in targets.items()},
-            **{split: _quality(targets[split], scores[split]) for split in ("valid", "test")},
-            "seconds": round(time.monotonic() - started, 1),
-            "versions": {"seqdenoise": seqdenoise.__version__, "tensorflow": tf.__version__},
-        }
-        history.to_csv(aside / "history.csv", index=False)
-        targets["test"].assign(score=scores["test"]).to_parquet(aside / "scores.parquet")
-        features.save(aside / "features.json")
-        (aside / "run.json").write_text(config.model_dump_json(indent=2), encoding="utf-8")
-        (aside / "metrics.json").write_text(json.dumps(metrics, indent=2), encoding="utf-8")
+    record = run_record(config, seed)
+    of_chief = unfinished_run(folder, record["fingerprint"], run)
+    with team.together(run), team.work_folder(of_chief) as work:
+        metrics = _train(config, features, work, record, run, team)
+        if team.is_chief:
+            replace_folder(work / _RESULTS, folder)
+        metrics = team.from_chief(metrics)
     logger.info(
         "%s: best epoch %d, test AUC %.4f, GAUC %.4f, %.0f s",
         run,

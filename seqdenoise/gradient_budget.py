@@ -6,10 +6,16 @@ from typing import Any
 import tensorflow as tf
 
 from seqdenoise.numerics import Tensor
+from seqdenoise.replicas import sum_over_replicas
+from seqdenoise.replicas import summed_over_replicas
 
 
 def forked(
-    tensors: Sequence[Tensor], *, budget: float | None = None, project_conflicts: bool = False
+    tensors: Sequence[Tensor],
+    *,
+    budget: float | None = None,
+    project_conflicts: bool = False,
+    is_global: bool = True,
 ) -> tuple[list[Tensor], list[Tensor]]:
     r"""Two equal copies of tensors, one for the host and one for the side loss.
 
@@ -22,12 +28,14 @@ def forked(
       $h \leftarrow h \, \min(1, budget \, \lVert g \rVert / \lVert h \rVert)$.
 
     Where the host has no gradient at all, as in a warm start, there is nothing to fit, and nothing
-    is changed. Under `tf.distribute` each replica does this with its own gradients.
+    is changed.
 
     Args:
         tensors: float, of any shapes.
         budget: Above 0, or None for no limit.
         project_conflicts: Whether to take out what works against the host.
+        is_global: Whether, under `tf.distribute`, products and lengths are those of the rows of all
+            replicas together.
 
     Returns:
         The copies for the host, and those for the side loss.
@@ -56,10 +64,15 @@ def forked(
     def fork(*tensors: Tensor) -> Any:
         def gradient(*upstream: Tensor) -> list[Tensor]:
             host, side = upstream[:number], upstream[number:]
-            along, of_host, of_side = (
-                tf.add_n([_product(x, y) for x, y in zip(*pair, strict=True)])
-                for pair in ((host, side), (host, host), (side, side))
+            products = tf.stack(
+                [
+                    tf.add_n([_product(x, y) for x, y in zip(*pair, strict=True)])
+                    for pair in ((host, side), (host, host), (side, side))
+                ]
             )
+            if is_global:
+                products = summed_over_replicas(products)
+            along, of_host, of_side = tf.unstack(products)
             back = tf.zeros_like(along)
             if project_conflicts:
                 back = tf.math.divide_no_nan(tf.minimum(along, 0.0), of_host)

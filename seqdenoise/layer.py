@@ -512,7 +512,10 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         }
         tensors = tf.nest.flatten(used)
         copies = forked(
-            tensors, budget=self.gradient_budget, project_conflicts=self.project_conflicts
+            tensors,
+            budget=self.gradient_budget,
+            project_conflicts=self.project_conflicts,
+            is_global=self.negatives == "global",
         )
         for of_copy, original in zip(zip(*copies, strict=True), tensors, strict=True):
             for copy in of_copy:

@@ -96,6 +96,15 @@ class GlobalBatch:
         ]
 
 
+def sum_over_replicas(x: Tensor) -> Tensor:
+    """A tensor added up over all replicas; the tensor itself where there are no others.
+
+    Args:
+        x: float, of the same shape on all of them.
+    """
+    return tf.distribute.get_replica_context().all_reduce("SUM", x) if _is_spread() else x
+
+
 @contextmanager
 def own_losses(layer: Any) -> Iterator[None]:
     """Keeps apart what `add_loss` has added to a model in this replica and in others meanwhile.
@@ -121,6 +130,13 @@ def own_losses(layer: Any) -> Iterator[None]:
     yield
     for each, losses in zip(layers, kept, strict=True):
         each._losses[:] = losses
+
+
+def summed_over_replicas(x: Tensor) -> Tensor:
+    """The sum of what all replicas have; `x` itself, and no operation, where there is one."""
+    if not _is_spread():
+        return x
+    return tf.distribute.get_replica_context().all_reduce("SUM", x)
 
 
 def _is_spread() -> bool:

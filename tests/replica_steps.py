@@ -64,9 +64,10 @@ SYSTEMS = {
     },
     "type_alignment": {"alignment": "type", "trusted": "cart"},
     "custom_loss": {"loss": margin_loss},
+    "budget": {"gradient_budget": 0.3, "project_conflicts": True},
 }
 # Losses are functions alone; these keep something in Keras, or compute a gradient on the way.
-STATEFUL = ("info_nce", "learned_temperature", "moco", "rocl", "type_alignment")
+STATEFUL = ("info_nce", "learned_temperature", "moco", "rocl", "type_alignment", "budget")
 # The second generation of Keras need not train the others again.
 LEGACY_KERAS = os.environ.get("TF_USE_LEGACY_KERAS") == "1"
 HERE = STATEFUL if LEGACY_KERAS else tuple(SYSTEMS)
@@ -105,7 +106,10 @@ class Trainer:
         self.table = tf.Variable(start, name="table")
         self.kinds = ("click", "cart") if "trusted" in options else ("click",)
         self.by_field = "field" in options.get("masking", "")
+        # A budget is a share of what a host has.
+        self.has_host = "gradient_budget" in options
         self.labelled = options.get("loss") in ("triplet", "multi_positive")
+        self.has_host = "gradient_budget" in options
         # One graph for all numbers of rows.
         first, _ = next(batches())
         rows = {
@@ -127,7 +131,7 @@ class Trainer:
                 kind: dict(zip(FIELDS, tf.split(x, len(FIELDS), axis=-1), strict=True))
                 for kind, x in sequences.items()
             }
-        self.denoiser(
+        return self.denoiser(
             sequences,
             mask={kind: tf.sequence_mask(batch[f"{kind}_length"], L) for kind in sequences},
             sample_ids=batch["user"],
@@ -143,9 +147,11 @@ class Trainer:
         context = tf.distribute.get_replica_context()
         i = context.replica_id_in_sync_group
         with tf.GradientTape() as tape:
-            self.call(self.slice(batch, bounds[i], bounds[i + 1]), training=True)
+            out = self.call(self.slice(batch, bounds[i], bounds[i + 1]), training=True)
             loss = tf.add_n(self.denoiser.losses)
             scaled = loss / context.num_replicas_in_sync
+            if self.has_host:
+                scaled += 0.001 * tf.reduce_sum(tf.sin(3 * out["click"]))
         weights = [self.table, *self.denoiser.trainable_variables]
         gradients = [tf.convert_to_tensor(g) for g in tape.gradient(scaled, weights)]
         gradients = context.all_reduce("SUM", gradients)

@@ -16,19 +16,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from pipelines.config import RunConfig
+from pipelines.job_errors import WorkerDiedError
 from pipelines.log_folder import read_items
 from pipelines.preparation.bucket import build_bucket
 from pipelines.preparation.partition import partition
 from pipelines.preparation.plan import LogPart
 from pipelines.preparation.summary import check_counts
 from pipelines.preparation.work_folder import WorkFolder
+from pipelines.worker_processes import end_with_parent
 
 _logger = logging.getLogger(__name__)
 _Piece = TypeVar("_Piece")
-
-
-class WorkerDiedError(RuntimeError):
-    """A process of the job ended without an answer: killed, most likely for memory."""
 
 
 def deal_and_build(config: RunConfig, work: WorkFolder, *, processes: int) -> None:
@@ -130,7 +128,9 @@ def _pool(processes: int) -> Iterator[ProcessPoolExecutor | None]:
     # would cost each process 600 MB.
     with (
         environment(SEQDENOISE_DATA_ONLY="1"),
-        ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool,
+        ProcessPoolExecutor(
+            processes, mp_context=get_context("spawn"), initializer=end_with_parent
+        ) as pool,
     ):
         yield pool
 

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,7 +12,8 @@ from pipelines.log_folder import TableName
 from pipelines.preparation.bucket import SUMMARY
 from pipelines.preparation.partition import read_bucket, write_chunk
 from pipelines.preparation.plan import LogPart, Plan
-from seqdenoise.data.atomic import atomic_file
+from pipelines.work_lock import clear
+from seqdenoise.data.atomic import atomic_file, remove_folder
 
 Counts: TypeAlias = dict[TableName, list[dict[str, Any]]]
 """For each part of each table what `partition` counted in it."""
@@ -36,10 +36,11 @@ class WorkFolder:
     def open(self) -> None:
         """Makes the folder, or takes up what an earlier run of the same plan has finished.
 
-        What another plan has left (another log, or another run file) is removed.
+        What another plan has left (another log, or another run file) is removed. The caller has
+        the folder for itself.
         """
         stamp = self.path / "plan.json"
-        if self.path.exists():
+        if self.path.exists() and any(self.path.iterdir()):
             try:
                 same = json.loads(stamp.read_text("utf-8"))["fingerprint"] == self.plan.fingerprint
             except (OSError, ValueError, KeyError, TypeError):
@@ -55,13 +56,13 @@ class WorkFolder:
                 )
                 return
             _logger.info("%s: an unfinished run of something else is removed", self.path)
-            self.remove()
+            clear(self.path, stamp)
         with atomic_file(stamp) as aside:
             aside.write_text(json.dumps({"fingerprint": self.plan.fingerprint}), "utf-8")
 
     def remove(self) -> None:
-        """Removes the folder."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Removes the folder, at once: half of it would look like one to go on with."""
+        remove_folder(self.path)
 
     def _chunk(self, part: LogPart, index: int) -> Path:
         return self.path / "parts" / f"{part.name}-{index:04d}.arrow"

@@ -1,9 +1,9 @@
 import json
-import os
 import shutil
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 pytestmark = pytest.mark.tfrs
@@ -71,8 +71,8 @@ def test_finished_runs_are_kept_and_changed_ones_made_again(
 
     folder, comparison = finished_ab
     shutil.copytree(folder, tmp_path / "ab")
-    # As `copytree`, but with the times that the fingerprint looks at.
-    shutil.copytree(config.prepared_folder, tmp_path / "prepared", copy_function=shutil.copy2)
+    # Other times of writing are no other data.
+    shutil.copytree(config.prepared_folder, tmp_path / "prepared", copy_function=shutil.copyfile)
     made = []
     monkeypatch.setattr(arms, "train", lambda config, folder, **_: made.append(folder.name))
     config = config.model_copy(update={"folder": tmp_path})
@@ -85,7 +85,11 @@ def test_finished_runs_are_kept_and_changed_ones_made_again(
     assert made == ["treatment-seed0", "treatment-seed1"]
 
     made.clear()
-    os.utime(config.prepared_folder / "train.parquet" / "part-00000.parquet")
+    path = config.prepared_folder / "train.parquet" / "part-00000.parquet"
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("is_click")
+    other = table.set_column(place, "is_click", [table["is_click"].to_pylist()[::-1]])
+    pq.write_table(other, path)
     ab.run_ab(config)
     assert len(made) == 4
 
@@ -112,8 +116,6 @@ def test_weight_zero_is_the_control_to_the_last_bit(finished_ab, config, tmp_pat
 
 
 def test_a_test_split_of_one_class_is_named(config, tmp_path):
-    import pyarrow.parquet as pq
-
     from pipelines.train import train
     from seqdenoise.errors import DataError
 

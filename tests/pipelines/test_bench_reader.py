@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from pipelines.bench_headlines import of_reader
 from pipelines.bench_reader import bench_reader, to_markdown
 from pipelines.bench_rows import LISTS, MAX_LENGTH, PARQUET, SCALARS, write_bench_rows
 from pipelines.config import ConfigError
@@ -135,6 +136,9 @@ def test_ratios_and_rivals_that_fail(monkeypatch, tmp_path):
     assert f"| {SHUFFLED} | 5.00 | 2.50 (2.50 to 2.50) | 10.00 | 2.50 (2.50 to 2.50) | 3 |" in text
     assert "| broken | failed | | | | |" in text
     assert "broken: boom\n" in text
+    assert of_reader(report).endswith("decoding alone: seqdenoise, shuffled 2.50 (2.50 to 2.50)")
+    report["results"] |= {"TFRecord": {"cpu_ratio": 4.0}, "slower": {"cpu_ratio": 5.0}}
+    assert of_reader(report).endswith("; TFRecord 4.00")
     assert "Threads before and after 20 abandoned iterators: 7, 8." in text
     seconds[SHUFFLED] = "boom"
     with pytest.raises(RuntimeError, match="boom"):

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines import bench_sequences as job
+from pipelines.bench_headlines import of_sequences
 from pipelines.bench_log import TYPES, write_bench_log
 from pipelines.bench_sequences import BASELINE, bench_sequences, output_digest, to_markdown
 from pipelines.config import ConfigError
@@ -171,6 +172,11 @@ def test_medians_ratios_and_rivals_that_fail(monkeypatch):
     assert "| rival | 6.0 | 2.00 (1.00 to 4.00) | 12.0 | 600 |" in text
     assert "| broken | failed | | | |" in text
     assert "wrong: expected the sequences of" in text
+    report["results"]["slower"] = rival | {"cpu_seconds": 9.0}
+    assert of_sequences(report) == (
+        "100 events to sequences, processor time: seqdenoise, in memory 3.0 s, 300 MB; "
+        "rival 6.0 s, 600 MB"
+    )
 
 
 def test_a_contender_of_ours_that_differs_ends_the_run(monkeypatch):

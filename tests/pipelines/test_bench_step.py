@@ -8,6 +8,7 @@ pytestmark = pytest.mark.tfrs
 
 def test_steps_train_and_parts_are_reported(tmp_path, monkeypatch):
     from pipelines import bench_step as bench
+    from pipelines.bench_headlines import of_step
 
     monkeypatch.setattr(bench, "_TURN_SECONDS", 0.0)
     monkeypatch.setattr(bench, "_SIZES", {"item": 50, "category": 9, "user": 30})
@@ -28,6 +29,7 @@ def test_steps_train_and_parts_are_reported(tmp_path, monkeypatch):
     parts = {"views": 0.1, "encoders": 0.2, "loss": 0.3, "health metrics": 0.4}
     assert result["parts"] == pytest.approx(parts)
     assert "| 8 | 2000.0 | 2500.0 | 1.25 (1.00 to 2.00) |  | 100.0 |" in bench.to_markdown(report)
+    assert of_step(report).endswith("without: 8 rows 1.25 (1.00 to 2.00)")
     bare, plugged = called[:2]
     assert float(bare["regularization_loss"]) == 0
     assert float(plugged["regularization_loss"]) > 0.05  # the side loss, at chance 0.1

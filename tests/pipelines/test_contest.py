@@ -96,7 +96,8 @@ def test_ratios_are_of_medians_and_ranges_of_rounds(monkeypatch):
     assert rows["broken"] == {"error": "ImportError: too new"}
     assert rows["breaks"] == {"error": "MemoryError: too large"}
     report = {
-        "machine": {"cores": 2, "processor": "chip"}, "versions": {"pot": "1"},
+        "machine": {"cores": 2, "processor": "chip", "python": "3", "settings": {}},
+        "versions": {"pot": "1"},
         "not_installed": {}, "results": {"7": rows}, "baseline": BASELINE,
     }  # fmt: skip
     lines = to_markdown(report).splitlines()
@@ -107,13 +108,47 @@ def test_ratios_are_of_medians_and_ranges_of_rounds(monkeypatch):
     assert "| something else |  |" in lines
     assert "| broken | failed |" in lines
     assert "breaks at 7: MemoryError: too large" in lines
-    assert lines[-1] == "2 cores of chip; pot 1."
+    assert lines[-1] == "2 cores of chip, Python 3; pot 1."
 
 
 def test_a_failure_of_our_own_is_no_line_of_the_report():
     workers = [ScriptedWorker(BASELINE, [], None)]
     with pytest.raises(RuntimeError, match=r"seqdenoise failed at 7: ImportError: too new"):
         contest._time_size(contest_of(Contender(BASELINE, print)), "7", {}, workers, rounds=1)
+
+
+def test_nor_is_one_of_the_baseline():
+    workers = [ScriptedWorker("products", [], None)]
+    others = Contest("somebodys.contenders", [Contender("products", print)], "products", None, ())
+    with pytest.raises(RuntimeError, match=r"products failed at 7: ImportError: too new"):
+        contest._time_size(others, "7", {}, workers, rounds=1)
+
+
+def test_without_a_reference_no_gradients_are_compared():
+    workers = [ScriptedWorker("one", [1], 2.0), ScriptedWorker("two", [2], 3.0)]
+    contenders = [Contender(one.name, print) for one in workers]
+    others = Contest("somebodys.contenders", contenders, "one", None, ())
+    rows = contest._time_size(others, "7", {}, workers, rounds=1)
+    assert rows["two"]["ratio"] == 2
+    assert not any("gradient_difference" in row for row in rows.values())
+
+
+def test_memory_is_the_median_of_its_calls(monkeypatch):
+    peaks = iter([5.0, 90.0, 6.0])
+
+    class Uneven(ScriptedWorker):
+        def ask(self, do):
+            return {"megabytes": next(peaks)}
+
+    @contextmanager
+    def worker(module, contender, **environment):
+        yield Uneven(contender.name, [], 1.0)
+
+    monkeypatch.setattr(contest, "worker", worker)
+    of_three = Contest("somebodys.contenders", [], "one", None, (), memory_calls=3)
+    assert contest._peak_megabytes(of_three, Contender("one", print), "7", {}) == 6
+    monkeypatch.setattr(Uneven, "ask", lambda self, do: {"megabytes": None})  # not on Linux
+    assert contest._peak_megabytes(of_three, Contender("one", print), "7", {}) is None
 
 
 def test_a_process_times_and_measures_its_contender_until_it_dies():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import pytest
 import small_log
 
 from pipelines.config import ConfigError
-from pipelines.preparation.local import WorkerDiedError
+from pipelines.job_errors import FolderInUseError, WorkerDiedError
 from pipelines.prepare import prepare
+from pipelines.work_lock import alone_in
 from seqdenoise.errors import DataError
 
 SPLITS = ("train", "valid", "test")
@@ -174,6 +176,7 @@ import os, pathlib, signal, sys
 from pipelines.config import RunConfig
 from pipelines.preparation import local
 from pipelines.prepare import prepare
+from pipelines.work_lock import alone_in
 
 build, built = local.build_bucket, []
 
@@ -221,6 +224,34 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path, in_parts, monkeypatch):
     assert built == ["00002", "00003", "00004"]
     assert contents(tmp_path) == contents(in_parts)
     assert sorted(os.listdir(tmp_path)) == ["log", "prepared"]
+
+
+def test_the_pieces_are_gone_at_once(tmp_path, monkeypatch):
+    small_log.write_log(tmp_path, small_log.tables())
+
+    def die(path, rmtree=shutil.rmtree, **options):
+        if "prepare." in path.name:
+            raise KeyboardInterrupt
+        rmtree(path, **options)
+
+    # Half of them, were they removed one by one, would pass for a run to go on with.
+    monkeypatch.setattr("seqdenoise.data.atomic.shutil.rmtree", die)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(small_log.settings(tmp_path), processes=1, **PARTS)
+    assert ".prepare" not in os.listdir(tmp_path)
+    monkeypatch.undo()
+    prepare(small_log.settings(tmp_path), processes=1, **PARTS)
+    assert sorted(os.listdir(tmp_path)) == ["log", "prepared"]
+
+
+def test_one_process_at_a_time(tmp_path):
+    small_log.write_log(tmp_path, small_log.tables())
+    expected = r"\.prepare: expected no other process at work\. Received: a folder that a living"
+    with (
+        alone_in(tmp_path / ".prepare"),
+        pytest.raises(FolderInUseError, match=expected),
+    ):
+        prepare(small_log.settings(tmp_path), processes=1, **PARTS)
 
 
 @pytest.mark.parametrize("change", ["log", "time of writing", "run file", "sizes"])

@@ -1,3 +1,4 @@
+import contextlib
 import importlib.util
 
 import numpy as np
@@ -37,13 +38,19 @@ def test_mlflow_holds_the_last_metrics_of_a_named_run(tmp_path, monkeypatch):
     from pipelines.run_logging import run_logging
 
     monkeypatch.chdir(tmp_path)
+    options = {"run": "control, seed 0", "mlflow": "shop"}
     mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'runs.db'}")
-    with run_logging(tmp_path, "control, seed 0", mlflow="shop") as callbacks:
-        history = fit(callbacks)
-        mlflow.flush_async_logging()
+    # Taken up again after an error, or a kill.
+    for ends_well in (False, True):
+        with contextlib.suppress(KeyboardInterrupt), run_logging(tmp_path, **options) as callbacks:
+            history = fit(callbacks)
+            mlflow.flush_async_logging()
+            if not ends_well:
+                raise KeyboardInterrupt
     (run,) = mlflow.search_runs(experiment_names=["shop"], output_format="list")
     assert run.info.run_name == "control, seed 0"
     assert run.info.status == "FINISHED"
+    assert run.info.run_id == (tmp_path / "mlflow_run_id.txt").read_text()
     np.testing.assert_allclose(run.data.metrics["loss"], history["loss"][-1], rtol=1e-6)
 
 

@@ -1,0 +1,17 @@
+"""Errors of a job whose inputs are fine: the message says what to do before it is run again."""
+
+
+class JobError(RuntimeError):
+    """A job that could not finish, and that goes on where it was when it is run again."""
+
+
+class WorkerDiedError(JobError):
+    """A process of the job ended without an answer: killed, most likely for memory."""
+
+
+class FolderInUseError(JobError):
+    """Another process is at work in the folder."""
+
+
+class DiskFullError(JobError):
+    """There was no room to write."""
