@@ -18,6 +18,7 @@ import pandas as pd
 import tensorflow as tf
 
 from pipelines.config import ConfigError, RunConfig
+from pipelines.distribution import refuse_workers
 from pipelines.features import Features, fit_features
 from pipelines.job_errors import WorkerDiedError
 from pipelines.run_comparison import compare_runs
@@ -88,10 +89,11 @@ def train_arms(
             None for `default_processes`.
 
     Raises:
-        ConfigError: The plug-in's options do not go together.
+        ConfigError: The plug-in's options do not go together, or `TF_CONFIG` names workers.
         DataError: A prepared file is missing, damaged, or lacks a column or a class.
         WorkerDiedError: A process was killed.
     """
+    refuse_workers("training several runs")
     runs = _missing_runs(arms, seeds, folder)
     number = min(default_processes() if processes is None else processes, len(runs))
     if number <= 1:

@@ -133,8 +133,8 @@ class Workers:
                 raise
             raise WorkerDiedError(
                 f"{what}: expected all {self.strategy.num_replicas_in_sync} workers to go on. "
-                f"Received: {str(error.message).splitlines()[0]}. Start all of them again: they "
-                "go on from the last backup"
+                f"Received: {type(error).__name__}, one is gone. Start all of them again: they go "
+                "on from the last backup"
             ) from error
 
 
@@ -175,9 +175,39 @@ def workers() -> Workers:
     Raises:
         ConfigError: `TF_CONFIG` is no description of workers.
     """
+    task = _task()
+    if task is None:
+        return Workers()
+    cluster, role, index = task
+    first = "chief" if "chief" in cluster else "worker"
+    return Workers(tf.distribute.MultiWorkerMirroredStrategy(), (role, index) == (first, 0))
+
+
+def refuse_workers(job: str) -> None:
+    """Ends a job that trains one run after another where `TF_CONFIG` names workers.
+
+    Args:
+        job: What the message calls it.
+
+    Raises:
+        ConfigError: It does.
+    """
+    if _task() is not None:
+        raise ConfigError(
+            f"TF_CONFIG: {job} expects to be one process. Received: one of several workers. Train "
+            "each run by `train` on the workers, and compare their scores by `compare`"
+        )
+
+
+def _task() -> tuple[dict[str, list[str]], str, int] | None:
+    """The cluster of `TF_CONFIG`, and the role and number of this process in it, if there is one.
+
+    Raises:
+        ConfigError: As `workers`.
+    """
     text = os.environ.get("TF_CONFIG")
     if not text:
-        return Workers()
+        return None
     try:
         content = json.loads(text)
         cluster, task = content.get("cluster", {}), content.get("task", {})
@@ -187,10 +217,7 @@ def workers() -> Workers:
         raise _bad_config(text) from error
     if not is_complete or (cluster and index not in range(len(cluster[role]))):
         raise _bad_config(text)
-    if not cluster:
-        return Workers()
-    first = "chief" if "chief" in cluster else "worker"
-    return Workers(tf.distribute.MultiWorkerMirroredStrategy(), (role, index) == (first, 0))
+    return (cluster, role, index) if cluster else None
 
 
 def _bad_config(text: str) -> ConfigError:

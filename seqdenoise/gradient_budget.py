@@ -6,7 +6,6 @@ from typing import Any
 import tensorflow as tf
 
 from seqdenoise.numerics import Tensor
-from seqdenoise.replicas import sum_over_replicas
 from seqdenoise.replicas import summed_over_replicas
 
 

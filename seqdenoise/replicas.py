@@ -96,15 +96,6 @@ class GlobalBatch:
         ]
 
 
-def sum_over_replicas(x: Tensor) -> Tensor:
-    """A tensor added up over all replicas; the tensor itself where there are no others.
-
-    Args:
-        x: float, of the same shape on all of them.
-    """
-    return tf.distribute.get_replica_context().all_reduce("SUM", x) if _is_spread() else x
-
-
 @contextmanager
 def own_losses(layer: Any) -> Iterator[None]:
     """Keeps apart what `add_loss` has added to a model in this replica and in others meanwhile.

@@ -109,7 +109,6 @@ class Trainer:
         # A budget is a share of what a host has.
         self.has_host = "gradient_budget" in options
         self.labelled = options.get("loss") in ("triplet", "multi_positive")
-        self.has_host = "gradient_budget" in options
         # One graph for all numbers of rows.
         first, _ = next(batches())
         rows = {
