@@ -48,7 +48,7 @@ lint: $(INSTALLED)
 # graphs. The pipelines run on legacy Keras alone (TFRS demands it). What has no Keras in it runs
 # once; `make unit-everything` runs it under both all the same.
 NO_KERAS := $(addprefix tests/seqdenoise/,evaluation \
-  $(patsubst %,test_%.py,debiased debiased_theory loss_identities losses masks numerics pair_sums triplet views) \
+  $(patsubst %,test_%.py,debiased debiased_theory loss_identities losses masks mean_log_odds numerics pair_sums triplet views) \
   $(patsubst %,transport/test_%.py,against_references alignment never_nan second_look solver))
 
 unit: $(SPARK)
