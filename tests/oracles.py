@@ -75,17 +75,29 @@ def cross_entropy(positive, others):
 
 
 def info_nce(
-    a, b, *, mask, ids=None, weights=None, temperature, max_similarity=None, symmetric=False
+    a,
+    b,
+    *,
+    mask,
+    ids=None,
+    weights=None,
+    temperature,
+    max_similarity=None,
+    max_negatives=None,
+    symmetric=False,
 ):
     if symmetric:
         options = {"mask": mask, "ids": ids, "weights": weights, "temperature": temperature}
-        options["max_similarity"] = max_similarity
+        options |= {"max_similarity": max_similarity, "max_negatives": max_negatives}
         return (info_nce(a, b, **options) + info_nce(b, a, **options)) / 2
     valid = valid_rows(a, b, mask)
+    blocks = 1 if max_negatives is None else math.ceil(len(a) / (max_negatives + 1))
+    size = math.ceil(len(a) / blocks)
 
     def loss_of(i):
         negatives = negatives_of(i, a, b, valid, ids, max_similarity)
-        others = [cosine(a[i], b[j]) / temperature for j in negatives]
+        met = [j for j in negatives if j // size == i // size]
+        others = [cosine(a[i], b[j]) / temperature for j in met]
         return cross_entropy(cosine(a[i], b[i]) / temperature, others)
 
     return anchor_mean(loss_of, valid, weights)

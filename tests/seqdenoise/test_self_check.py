@@ -144,21 +144,25 @@ def test_a_plug_in_that_the_model_does_not_track(batch):
         self_check(compiled(None, uncalled=True), batch)
 
 
-def overlapping(events, *, mask, seed):
+def overlapping(events, *, mask, seed, first_row):
     """Both views see the first dimension."""
-    view_a, view_b, valid = masking.dimension_views(events, mask=mask, seed=seed)
+    view_a, view_b, valid = masking.dimension_views(
+        events, mask=mask, seed=seed, first_row=first_row
+    )
     first = tf.one_hot([0], view_a.shape[1])
     return view_a + first * view_b, view_b + first * view_a, valid
 
 
-def incomplete(events, *, mask, seed):
+def incomplete(events, *, mask, seed, first_row):
     """No view sees the first dimension."""
-    view_a, view_b, valid = masking.dimension_views(events, mask=mask, seed=seed)
+    view_a, view_b, valid = masking.dimension_views(
+        events, mask=mask, seed=seed, first_row=first_row
+    )
     rest = 1 - tf.one_hot([0], view_a.shape[1])
     return view_a * rest, view_b * rest, valid
 
 
-def leaking(events, *, mask, seed):
+def leaking(events, *, mask, seed, first_row):
     """Masks by multiplication, which NaN survives."""
     masked = events * tf.cast(mask, events.dtype)[:, :, tf.newaxis]
     return masking.dimension_views(masked, mask=tf.ones_like(mask), seed=seed)
