@@ -32,6 +32,7 @@ def enqueue(slots: Tensor, inserted: Tensor, rows: Tensor, *, mask: Tensor) -> T
     count = tf.reduce_sum(tf.cast(mask, tf.int64))
     # One more row, which is not valid: a replica may have none, and a gather needs one.
     mask = tf.pad(mask, [[0, 1]])
+    rows = tf.convert_to_tensor(rows)
     rows = tf.pad(rows, [[0, 1], *[[0, 0]] * (rows.shape.rank - 1)])
     # A gather by slot, not a scatter by row: nothing is written twice, and XLA takes it.
     valid_first = tf.argsort(tf.cast(mask, tf.int32), direction="DESCENDING", stable=True)

@@ -14,22 +14,24 @@ import signal
 import sys
 from pathlib import Path
 
-os.environ["TF_USE_LEGACY_KERAS"] = "1"
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-if sys.argv[1] == "prepare":
-    os.environ["SEQDENOISE_DATA_ONLY"] = "1"
+# pytest imports this file too, when it looks for doctests.
+if __name__ == "__main__":
+    os.environ["TF_USE_LEGACY_KERAS"] = "1"
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if sys.argv[1] == "prepare":
+        os.environ["SEQDENOISE_DATA_ONLY"] = "1"
 
-from pipelines.config import load_run_config
+    from pipelines.config import load_run_config
 
-if sys.argv[1] == "train":
-    import tensorflow as tf
+    if sys.argv[1] == "train":
+        import tensorflow as tf
 
-    from pipelines.train import train
+        from pipelines.train import train
 
-    # To make a graph takes longer than this training, and has to be done after every kill.
-    tf.config.run_functions_eagerly(True)
-else:
-    from pipelines.prepare import prepare
+        # To make a graph takes longer than this training, and has to be done after every kill.
+        tf.config.run_functions_eagerly(True)
+    else:
+        from pipelines.prepare import prepare
 
 # Removals name what they remove relatively to an open folder.
 ANYWHERE = {"os.remove", "os.rmdir"}

@@ -50,6 +50,8 @@ def test_every_public_loss_has_a_case():
 @each_function
 def test_every_option_of_a_loss_has_a_case(loss):
     tested = {"view_a", "view_b", "mask", "ids", "weights", "temperature"}
+    # What it does depends on the order of the rows, as nothing here may; test_loss_identities.py.
+    tested |= {"max_negatives"}
     for case in CASES:
         if case.loss is loss:
             tested |= {*case.options, *case.inputs}
@@ -318,6 +320,7 @@ def test_bad_arguments_are_named(case):
         ],
         "queue_ids": [(ids, r"must have shape \[6\].*\(9,\)")],
         "temperature": [(0.0, "must be above 0. Received: 0.0")],
+        "max_negatives": [(0, "must be at least 1. Received: 0")],
         "max_similarity": [
             (1.0, "must be a cosine between -1 and 1.*Received: 1.0"),
             (-1.0, "must be a cosine between -1 and 1.*Received: -1.0"),

@@ -133,7 +133,7 @@ EXPECTED_SEQUENCE = r"float of shape \[B, L, D\] or, if pooled, \[B, D\], with D
         ({"sequences": "mixed"}, "must map at least one sequence's name .*Received: 'mixed'"),
         (
             {"sequences": {"click": "mixed"}, "trusted": "buy", "gate": True},
-            r"call a `SequenceDenoiser\(gate=True\)` on them where the model is made. "
+            r"call a `SequenceDenoiser\(gate=\.\.\.\)` on the sequences where the model is made. "
             "Received: gate=True",
         ),
         (
