@@ -170,7 +170,7 @@ def _run(one: Benchmark, folder: Path, *, quick: bool) -> dict[str, Any]:
         "command": " ".join(["python", *command]),
         "seconds": time.perf_counter() - start,
     }
-    if status:
+    if status or not output.is_file():
         return {**row, "error": f"exit status {status}: {last}"}
     report = json.loads(output.read_text("utf-8"))
     return {**row, "headline": one.headline(report), "markdown": markdown, "report": report}

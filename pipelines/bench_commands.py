@@ -80,7 +80,7 @@ def serving(
             min=1, help="Rows of a request; repeat for several.", show_default="1, 64 and 1024"
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often each is loaded and timed.")] = 30,
+    rounds: Annotated[int, typer.Option(min=6, help="How often each is loaded and timed.")] = 30,
     output: Output = None,
 ) -> None:
     """Compare exports of stripped models with those of models that were never plugged."""

@@ -17,8 +17,10 @@ def of_step(report: Report) -> str:
     """Plugged over bare, by batch size."""
     found = []
     for rows, result in report["results"].items():
-        few = result["few_negatives_ratio"]
-        capped = "" if few is None else f", with few negatives {few:.2f}"
+        capped = ""
+        if (few := result["few_negatives_ratio"]) is not None:
+            ends = result["few_negatives_ratio_range"]
+            capped = f", with few negatives {_with_range(few, ends)}"
         ratio = _with_range(result["ratio"], result["ratio_range"])
         found.append(f"{int(rows):,} rows {ratio}{capped}")
     return f"a training step with the plug-in, ratio to one without: {'; '.join(found)}"

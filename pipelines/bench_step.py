@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipelines.bench_machine import machine, versions
+from pipelines.bench_machine import described, machine, versions
 from pipelines.config import ConfigError
 from pipelines.json_report import write_json_report
 from pipelines.models import Ranker, RankerSpec, RankingModel
@@ -208,8 +208,8 @@ def bench_step(
     Returns:
         `machine`, `versions`, `rounds`; and `results`, by batch size: `bare_seconds` and
         `plugged_seconds` (medians of the turns), `ratio` of these, `ratio_range` (lowest and
-        highest of a round), `few_negatives_ratio` (likewise, or None), `parts` (median seconds by
-        part), and `turns` (seconds of all).
+        highest of a round), `few_negatives_ratio` and its range (likewise, or None), `parts`
+        (median seconds by part), and `turns` (seconds of all).
 
     Raises:
         ConfigError: A number is out of range.
@@ -247,6 +247,7 @@ def bench_step(
             "ratio": float(np.median(plugged) / np.median(bare)),
             "ratio_range": [float(ratios.min()), float(ratios.max())],
             "few_negatives_ratio": None,
+            "few_negatives_ratio_range": None,
             "parts": {
                 name: float(np.median(seconds))
                 for name, seconds in turns.items()
@@ -255,8 +256,14 @@ def bench_step(
             "turns": turns,
         }
         if "few negatives" in turns:
-            ratio = float(np.median(turns["few negatives"]) / np.median(bare))
-            results[str(rows)]["few_negatives_ratio"] = ratio
+            fewer = np.array(turns["few negatives"])
+            results[str(rows)] |= {
+                "few_negatives_ratio": float(np.median(fewer) / np.median(bare)),
+                "few_negatives_ratio_range": [
+                    float((fewer / bare).min()),
+                    float((fewer / bare).max()),
+                ],
+            }
     report = {
         "machine": machine(),
         "versions": versions(("seqdenoise", "tensorflow", "tensorflow-recommenders")),
@@ -278,22 +285,25 @@ def to_markdown(report: Mapping[str, Any]) -> str:
         "| ---: | ---: | ---: | ---: | ---: |" + " ---: |" * len(parts),
     ]
     for rows, result in results.items():
-        low, high = result["ratio_range"]
-        few = result["few_negatives_ratio"]
         cells = [
             f"{int(rows):,}",
             f"{1000 * result['bare_seconds']:.1f}",
             f"{1000 * result['plugged_seconds']:.1f}",
-            f"{result['ratio']:.2f} ({low:.2f} to {high:.2f})",
-            "" if few is None else f"{few:.2f}",
+            *(_ratio_cell(result, name) for name in ("ratio", "few_negatives_ratio")),
             *(f"{1000 * result['parts'][name]:.1f}" for name in parts),
         ]
         lines.append("| " + " | ".join(cells) + " |")
-    on = report["machine"]
-    installed = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     lines += [
         "",
-        f"Medians of {report['rounds']} turns; parts are timed alone, so they need not add up. "
-        f"{on['cores']} cores of {on['processor']}, Python {on['python']}; {installed}.",
+        f"Medians of {report['rounds']} turns, with the lowest and highest ratio of a round; parts "
+        "are timed alone, so they need not add up. "
+        f"{described(report['machine'], report['versions'])}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _ratio_cell(result: Mapping[str, Any], name: str) -> str:
+    if result[name] is None:
+        return ""
+    low, high = result[f"{name}_range"]
+    return f"{result[name]:.2f} ({low:.2f} to {high:.2f})"

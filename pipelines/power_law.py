@@ -53,17 +53,17 @@ def fit_power_law(sizes: Sequence[float], costs: Sequence[float]) -> PowerLaw | 
     if len(points) < 2:
         return None
     x, y = np.log(np.array(points, np.float64)).T
-    apart = x - x.mean()
-    spread = float(apart @ apart)
-    slope = float(apart @ y) / spread
-    residuals = y - y.mean() - slope * apart
-    freedom = len(points) - 2
+    error = None
+    if len(points) > 2:
+        # Not SciPy's `linregress`, whose error is NaN where all costs are the same.
+        (slope, intercept), covariance = np.polyfit(x, y, 1, cov=True)
+        error = float(np.sqrt(covariance[0, 0]))
+    else:
+        slope, intercept = np.polyfit(x, y, 1)
     return PowerLaw(
-        exponent=slope,
-        standard_error=(
-            float(np.sqrt(residuals @ residuals / freedom / spread)) if freedom else None
-        ),
-        scale=float(np.exp(y.mean() - slope * x.mean())),
+        exponent=float(slope),
+        standard_error=error,
+        scale=float(np.exp(intercept)),
         num_points=len(points),
         last_exponent=float((y[-1] - y[-2]) / (x[-1] - x[-2])),
     )

@@ -1,6 +1,6 @@
 """Keeps the side loss's gradient in its place where it meets that of the host."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -90,6 +90,29 @@ def forked(
 
     copies = fork(*tensors)
     return list(copies[:number]), list(copies[number:])
+
+
+def forked_sequences(
+    sequences: Mapping[str, Any], names: Sequence[str], **options: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`forked` for some of a layer's sequences, whose copies keep the Keras masks.
+
+    Args:
+        sequences: Mapping from name to float `[B, L, D]`, or to a mapping from field to such.
+        names: Of the sequences to copy; the others are passed on as they are.
+        **options: As of `forked`.
+
+    Returns:
+        The sequences for the host, and those for the side loss.
+    """
+    used = {name: sequences[name] for name in names}
+    tensors = tf.nest.flatten(used)
+    copies = forked(tensors, **options)
+    for of_one in copies:
+        for copy, original in zip(of_one, tensors, strict=True):
+            copy._keras_mask = getattr(original, "_keras_mask", None)
+    host, side = ({**sequences, **tf.nest.pack_sequence_as(used, x)} for x in copies)
+    return host, side
 
 
 def _product(x: Tensor, y: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from seqdenoise.aligner import Aligner
 from seqdenoise.contrast import Contrast
 from seqdenoise.encoders import FixedEncoder, ViewEncoder, update_momentum_encoder
-from seqdenoise.gradient_budget import forked
+from seqdenoise.gradient_budget import forked_sequences
 from seqdenoise.health import health_metrics
 from seqdenoise.inputs import events_and_mask, row_vector, whole
 from seqdenoise.judgement import Judgement
@@ -505,23 +505,17 @@ class SequenceDenoiser(tf.keras.layers.Layer):
     def _forked(self, sequences: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """The sequences for the host, and those for the side loss."""
         trusted = self._aligner.trusted_types
-        used = {
-            name: sequences[name]
-            for name, kind in self._types.items()
-            if name in self._denoised or kind in trusted
-        }
-        tensors = tf.nest.flatten(used)
-        copies = forked(
-            tensors,
+        return forked_sequences(
+            sequences,
+            [
+                name
+                for name, kind in self._types.items()
+                if name in self._denoised or kind in trusted
+            ],
             budget=self.gradient_budget,
             project_conflicts=self.project_conflicts,
             is_global=self.negatives == "global",
         )
-        for of_copy, original in zip(zip(*copies, strict=True), tensors, strict=True):
-            for copy in of_copy:
-                copy._keras_mask = getattr(original, "_keras_mask", None)
-        host, side = ({**sequences, **tf.nest.pack_sequence_as(used, x)} for x in copies)
-        return host, side
 
     def _alignment_metrics(self, name: str) -> tuple[str, ...]:
         if self.alignment == "view":

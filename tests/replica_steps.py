@@ -1,7 +1,8 @@
 """Training steps of a plug-in on rows that are spread over replicas, and on one device.
 
 Run as a program, it trains every system of `SYSTEMS` both ways, and the host of `fitted`, in a
-process of its own, since devices are split before TensorFlow starts, and saves what came out:
+process of its own, since devices are split before TensorFlow starts, saves what came out, and
+prints how far the two ways differ:
 
     PYTHONPATH=tests python -m replica_steps OUTPUT.npz [NAME...]
 """
@@ -267,6 +268,18 @@ def local_losses(strategy):
     }
 
 
+def largest_differences(saved):
+    """By kind of result the largest difference of two replicas to one device, and where it is."""
+    found = {}
+    for name, one in saved.items():
+        system, where, kind = [*name.split("/"), ""][:3]
+        if system == "local" or where != "one" or name.endswith("effective_rank") or not one.size:
+            continue
+        two = saved[name.replace("/one/", "/two/", 1)]
+        found.setdefault(kind, []).append((float(np.nanmax(np.abs(two - one))), name))
+    return {kind: max(of_kind) for kind, of_kind in found.items()}
+
+
 if __name__ == "__main__":
     output, *names = sys.argv[1:]
     (cpu,) = tf.config.list_physical_devices("CPU")
@@ -282,3 +295,5 @@ if __name__ == "__main__":
         saved |= {f"fit/two/{key}": value for key, value in fitted().items()}
     saved |= {f"local/{key}": value for key, value in local_losses(mirrored).items()}
     np.savez(output, **saved)
+    for kind, (difference, name) in largest_differences(saved).items():
+        print(f"{kind}: {difference:.1e} at most, at {name}")

@@ -74,11 +74,12 @@ def test_some_alone(tmp_path):
         bench_all(tmp_path, only=["three"], benchmarks=PROGRAMS)
 
 
-def test_a_report_of_another_run_is_not_taken_for_this_ones(tmp_path):
-    (tmp_path / "silent.json").write_text('{"arguments": []}')
+def test_one_that_leaves_no_report_has_failed_and_the_others_run(tmp_path):
+    (tmp_path / "silent.json").write_text('{"arguments": []}')  # of another run
     silent = Scripted("silent", headline, (), code="pass")
-    with pytest.raises(FileNotFoundError):
-        bench_all(tmp_path, benchmarks=[silent])
+    rows = bench_all(tmp_path, benchmarks=(silent, PROGRAMS[2]))["benchmarks"]
+    assert rows["silent"]["error"].startswith("exit status 0")
+    assert "error" not in rows["two"]
 
 
 @pytest.mark.tfrs

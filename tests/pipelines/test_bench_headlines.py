@@ -40,11 +40,15 @@ def test_step():
     ratios = {"ratio": 1.5, "ratio_range": [1.25, 2.0]}
     results = {
         "8": {**ratios, "few_negatives_ratio": None},
-        "2000": {**ratios, "few_negatives_ratio": 1.125},
+        "2000": {
+            **ratios,
+            "few_negatives_ratio": 1.125,
+            "few_negatives_ratio_range": [1.0, 1.5],
+        },
     }
     assert headlines.of_step({"results": results}) == (
         "a training step with the plug-in, ratio to one without: 8 rows 1.50 (1.25 to 2.00); "
-        "2,000 rows 1.50 (1.25 to 2.00), with few negatives 1.12"
+        "2,000 rows 1.50 (1.25 to 2.00), with few negatives 1.12 (1.00 to 1.50)"
     )
 
 

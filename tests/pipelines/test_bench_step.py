@@ -56,7 +56,7 @@ def test_large_batches_are_also_stepped_with_few_negatives(monkeypatch):
     report = bench.bench_step([8], rounds=1)
     assert report["results"]["8"]["few_negatives_ratio"] == 1.5
     assert len(report["results"]["8"]["parts"]) == 4
-    assert "| 2.00 (2.00 to 2.00) | 1.50 |" in bench.to_markdown(report)
+    assert "| 2.00 (2.00 to 2.00) | 1.50 (1.50 to 1.50) |" in bench.to_markdown(report)
     side = [float(losses[index]["regularization_loss"]) for index in (1, 6)]
     assert min(side) > 0.05
     assert side[0] != side[1]
