@@ -1,7 +1,7 @@
 """Plug-in denoising of behaviour sequences for ranking models.
 
 >>> import seqdenoise
->>> denoiser = seqdenoise.SequenceDenoiser(weight=0.1, masking="dimension", temperature=0.1)
+>>> denoiser = seqdenoise.SequenceDenoiser(weight=0.1, masking="event", temperature=0.1)
 
 With `SEQDENOISE_DATA_ONLY=1` in the environment TensorFlow is not loaded, and only the parts that
 need none can be used, such as `seqdenoise.data.sequences`: for data jobs of many processes, each of
@@ -19,6 +19,7 @@ if os.environ.get("SEQDENOISE_DATA_ONLY") != "1":
     from seqdenoise.attach import denoise
     from seqdenoise.denoisers import denoisers_in
     from seqdenoise.encoders import ViewEncoder
+    from seqdenoise.event_edits import crop_mask_reorder_views
     from seqdenoise.layer import SequenceDenoiser
     from seqdenoise.losses import (
         clamped_rate,
@@ -70,6 +71,7 @@ __all__ = [
     "clamped_rate",
     "complementary_mask",
     "correlated_field_views",
+    "crop_mask_reorder_views",
     "debiased_loss",
     "denoise",
     "denoisers_in",

@@ -2,6 +2,7 @@
 
 import re
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -32,8 +33,8 @@ from seqdenoise.views import view_seed
 class SequenceDenoiser(tf.keras.layers.Layer):
     r"""Returns behaviour sequences unchanged and, in training, adds a loss that denoises them.
 
-    Each denoised sequence is seen through two views, by default complementary halves of the
-    dimensions of the pooled sequence, drawn anew for every row and step. One encoder per sequence
+    Each denoised sequence is seen through two views, by default complementary halves of its events,
+    drawn anew for every row and step. One encoder per sequence
     *type*, shared by both views and all rows, turns the views into unit vectors, and an in-batch
     contrastive loss pulls the two views of a row together. The added loss is
 
@@ -59,11 +60,12 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             `PiecewiseConstantDecay` or one of your own), evaluated at the layer's step, the number
             of training steps that it made. At 0 the encoders are not trainable; a schedule always
             counts as more than 0.
-        masking: What is complementary. `"dimension"`: dimensions of the pooled sequence;
-            `"event_dimension"`: dimensions of each event; `"event"`: events; `"field"`: fields of
+        masking: What is complementary. `"event"`: events; `"dimension"`: dimensions of the pooled
+            sequence; `"event_dimension"`: dimensions of each event; `"field"`: fields of
             the events, which must come by field; `"correlated_field"`: a random field and those
-            that say most about it, against the others; `"dropout"`: nothing, the views differ by
-            dropout alone.
+            that say most about it, against the others; `"crop_mask_reorder"`: nothing, each view is
+            another edit of the events (CL4SRec); `"dropout"`: nothing, the views differ by dropout
+            alone. None is `"event"`, and `"dimension"` for a sequence that comes already pooled.
         dropout: Rate of dropout on each view, after the mask. None is 0, and 0.1 with
             `masking="dropout"`.
         mutual_information: With `masking="correlated_field"`, for each type a mapping from field to
@@ -177,7 +179,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         self,
         *,
         weight: Any = 0.1,
-        masking: str = "dimension",
+        masking: str | None = None,
         dropout: float | None = None,
         mutual_information: Mapping[str, Mapping[str, Mapping[str, float]]] | None = None,
         num_positives: int = 1,
@@ -286,6 +288,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         for name in self._denoised:
             self._masking.check(name, self._types[name], input_shape[name])
             self._objective.options_of(self._types[name])  # says so if one lacks the type
+        self._pooled = tuple(name for name in self._denoised if _is_pooled(input_shape[name]))
         sizes = self._kinds.sizes(input_shape)
         # With weight 0 nothing is trained or measured, and Keras would warn about weights that no
         # gradient ever reaches.
@@ -452,6 +455,28 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         """The shapes of the sequences."""
         return input_shape
 
+    def compute_mask(self, sequences: Mapping[str, Any], mask: Any = None) -> Mapping[str, Any]:
+        """The Keras mask of each sequence that comes out: its own, or else that of `mask`.
+
+        Keras would hand out the masks it was given in turn, which are fewer than the tensors if a
+        sequence has none or several fields.
+        """
+        given = mask or {}
+
+        def of_fields(fields: Mapping[str, Any], masks: Any) -> Mapping[str, Any]:
+            masks = masks if isinstance(masks, Mapping) else dict.fromkeys(fields, masks)
+            return _like(fields, {key: _own_mask(x, masks.get(key)) for key, x in fields.items()})
+
+        return _like(
+            sequences,
+            {
+                name: of_fields(x, given.get(name))
+                if isinstance(x, Mapping)
+                else _own_mask(x, given.get(name))
+                for name, x in sequences.items()
+            },
+        )
+
     def compute_output_spec(self, sequences: Mapping[str, Any], *_: Any, **__: Any) -> Any:
         """The sequences' shapes and their own dtypes, for Keras 3, which would say this layer's."""
         return tf.nest.map_structure(
@@ -491,6 +516,10 @@ class SequenceDenoiser(tf.keras.layers.Layer):
             "warmup_steps": self.warmup_steps,
             "seed": self.seed,
         }
+
+    def masking_of(self, name: str) -> str:
+        """The kind of views of a denoised sequence; the layer is built."""
+        return str(self._masking.of_sequence(is_pooled=name in self._pooled).name)
 
     def _seen(
         self, sequences: Mapping[str, Any], mask: Mapping[str, Tensor], candidate: Any, adds: bool
@@ -585,7 +614,7 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         return Contrast(
             name=name,
             kind=kind,
-            masking=self._masking,
+            masking=self._masking.of_sequence(is_pooled=name in self._pooled),
             objective=self._objective,
             aligner=self._aligner,
             alignment_weight=self._alignment_weight,
@@ -611,6 +640,21 @@ class SequenceDenoiser(tf.keras.layers.Layer):
         health["transported_mass"].update_state(masked_mean(moved, judged))
         health["judged_rate"].update_state(tf.cast(judged, tf.float32))
         return tf.cast(cost, tf.float32)
+
+
+def _like(original: Mapping[str, Any], content: dict[str, Any]) -> Mapping[str, Any]:
+    """In the order in which Keras goes through the original."""
+    return OrderedDict(content) if isinstance(original, OrderedDict) else content
+
+
+def _own_mask(tensor: Any, given: Any) -> Any:
+    own = getattr(tensor, "_keras_mask", None)
+    return given if own is None else own
+
+
+def _is_pooled(shape: Any) -> bool:
+    first = next(iter(shape.values())) if isinstance(shape, Mapping) else shape
+    return len(tuple(first)) == 2
 
 
 def _safe(name: str) -> str:

@@ -1,11 +1,12 @@
 """Which kind of views the plug-in makes, by name."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
+from seqdenoise.event_edits import crop_mask_reorder_views
 from seqdenoise.inputs import whole
 from seqdenoise.numerics import Tensor, masked_pool
 from seqdenoise.views import (
@@ -25,10 +26,11 @@ MASKINGS: dict[str, Callable[..., tuple[Tensor, Tensor, Tensor]]] = {
     "event": event_views,
     "field": field_views,
     "correlated_field": correlated_field_views,
+    "crop_mask_reorder": crop_mask_reorder_views,
     "dropout": dropout_views,
 }
 _OF_FIELDS = ("field", "correlated_field")
-_OF_EVENTS = ("event", "event_dimension")
+_OF_EVENTS = ("event", "event_dimension", "crop_mask_reorder")
 _OF_POOLED = ("dimension", "dropout")
 
 
@@ -37,12 +39,12 @@ class Masking:
     """A kind of views and its options.
 
     Attributes:
-        name: A key of `MASKINGS`.
+        name: A key of `MASKINGS`; None for `event`, and for `dimension` where there are no events.
         dropout: Rate of dropout on each view, after the mask. None is 0, and 0.1 with `dropout`.
         mutual_information: With `correlated_field`, by type, field and field.
     """
 
-    name: str
+    name: str | None
     dropout: float | None
     mutual_information: Mapping[str, Mapping[str, Mapping[str, float]]] | None
 
@@ -52,7 +54,7 @@ class Masking:
         Raises:
             ValueError: An option is out of range, missing or of no use.
         """
-        if self.name not in MASKINGS:
+        if self.name is not None and self.name not in MASKINGS:
             raise ValueError(
                 f"`masking` must be one of {sorted(MASKINGS)}. Received: {self.name!r}"
             )
@@ -69,6 +71,15 @@ class Masking:
                 f"then. Received: masking {self.name!r}, mutual_information "
                 f"{self.mutual_information}"
             )
+
+    def of_sequence(self, *, is_pooled: bool) -> "Masking":
+        """This one with a name.
+
+        Args:
+            is_pooled: Whether the sequence comes already pooled.
+        """
+        by_default = "dimension" if is_pooled else "event"
+        return self if self.name is not None else replace(self, name=by_default)
 
     def check(self, name: str, kind: str, shape: Any) -> None:
         """Checks that a sequence can be masked this way.
@@ -133,7 +144,7 @@ class Masking:
             events, mask = whole(pooled), tf.reduce_any(mask, axis=1, keepdims=True)
         elif self.name not in _OF_FIELDS:
             events = whole(events)
-        view_a, view_b, valid = MASKINGS[self.name](events, mask=mask, seed=seed, **options)
+        view_a, view_b, valid = MASKINGS[str(self.name)](events, mask=mask, seed=seed, **options)
         if self.dropout and self.name != "dropout":
             view_a = feature_dropout(
                 view_a, rate=self.dropout, seed=fold_in(seed, 1), first_row=first_row

@@ -94,7 +94,7 @@ def dimension_views(
         >>> (a + b).numpy().tolist(), (a * b).numpy().tolist(), valid.numpy().tolist()
         ([[2.0, 2.0, 2.0, 2.0]], [[0.0, 0.0, 0.0, 0.0]], [True])
     """
-    sequence, mask = _checked(sequence, mask)
+    sequence, mask = checked_events(sequence, mask)
     half = complementary_mask(
         tf.shape(sequence)[0], sequence.shape[2], seed=seed, first_row=first_row
     )
@@ -133,7 +133,7 @@ def event_dimension_views(
         >>> (a + b).numpy().tolist(), valid.numpy().tolist()
         ([[1.0, 1.0, 1.0, 1.0]], [True])
     """
-    sequence, mask = _checked(sequence, mask)
+    sequence, mask = checked_events(sequence, mask)
     shape = tf.shape(sequence)
     half = sampled_halves(
         shape[0] * shape[1],
@@ -180,7 +180,7 @@ def event_views(
         >>> (a + 2 * b).numpy().tolist(), valid.numpy().tolist()  # one event, and two
         ([[6.0]], [True])
     """
-    sequence, mask = _checked(sequence, mask)
+    sequence, mask = checked_events(sequence, mask)
     half = half_of_events(mask, seed=seed, first_row=first_row)
     view_a = masked_pool(sequence, tf.logical_and(mask, half))
     view_b = masked_pool(sequence, tf.logical_and(mask, tf.logical_not(half)))
@@ -318,7 +318,7 @@ def dropout_views(
         >>> sorted(set(a.numpy().ravel().tolist())), valid.numpy().tolist()
         ([0.0, 2.0], [True])
     """
-    sequence, mask = _checked(sequence, mask)
+    sequence, mask = checked_events(sequence, mask)
     pooled = masked_pool(sequence, mask)
     view_a, view_b = (
         feature_dropout(pooled, rate=rate, seed=fold_in(seed, number), first_row=first_row)
@@ -358,7 +358,12 @@ def feature_dropout(x: Tensor, *, rate: float, seed: Tensor, first_row: Tensor |
     return tf.where(kept, x, tf.zeros_like(x)) * tf.constant(1 / (1 - rate), x.dtype)
 
 
-def _checked(sequence: Tensor, mask: Tensor, name: str = "sequence") -> tuple[Tensor, Tensor]:
+def checked_events(sequence: Tensor, mask: Tensor, name: str = "sequence") -> tuple[Tensor, Tensor]:
+    """A sequence and its mask as tensors.
+
+    Raises:
+        ValueError: One is not float `[B, L, D]` with `D` known, or the other not bool `[B, L]`.
+    """
     sequence, mask = tf.convert_to_tensor(sequence), tf.convert_to_tensor(mask)
     if sequence.shape.rank != 3 or sequence.shape[2] is None or not sequence.dtype.is_floating:
         raise ValueError(
@@ -385,7 +390,7 @@ def _pooled_fields(
         )
     fields = {}
     for field in sorted(sequence):
-        fields[field], mask = _checked(sequence[field], mask, f"sequence['{field}']")
+        fields[field], mask = checked_events(sequence[field], mask, f"sequence['{field}']")
     if len({x.dtype for x in fields.values()}) > 1:
         raise ValueError(
             "The fields of `sequence` must share a dtype. "

@@ -18,32 +18,41 @@ def views_share_nothing(look: Look) -> Iterator[Finding]:
     """Views disjoint and complete, as far as the masking promises that."""
     check, layer = "views", look.seen.layer
     for name, (view_a, view_b, valid) in look.seen.views.items():
-        subject = f"{look.name}/{name}"
+        subject, masking = f"{look.name}/{name}", layer.masking_of(name)
         mask, keep = look.seen.masks[name].numpy(), valid.numpy()
         parts = _parts(look.seen.sequences[name], mask)
         events = np.concatenate(list(parts.values()), axis=-1)[keep]
         count = mask.sum(axis=1)[keep][:, np.newaxis]
         a, b = (view.numpy().astype(np.float64)[keep] for view in (view_a, view_b))
         whole = np.where(mask[keep][:, :, np.newaxis], events, 0).sum(axis=1) / np.maximum(count, 1)
-        if layer.masking == "dropout":
+        if masking == "dropout":
             yield skipped(check, subject, "views by dropout share features by design")
+        elif masking == "crop_mask_reorder":
+            yield skipped(check, subject, "views by edits share events by design")
         elif not np.isfinite(whole).all():
             yield skipped(check, subject, "the sequence is not finite, see above")
-        elif layer.masking in ("event", "event_dimension") and layer.dropout:
+        elif masking in ("event", "event_dimension") and layer.dropout:
             yield skipped(check, subject, "after dropout one cannot tell which events a view saw")
         else:
-            yield _finding(subject, layer, a, b, whole, count, _sizes(parts))
+            yield _finding(subject, masking, layer.dropout, a, b, whole, count, _sizes(parts))
 
 
 def _finding(
-    subject: str, layer: Any, a: Array, b: Array, whole: Array, count: Array, sizes: dict[str, int]
+    subject: str,
+    masking: str,
+    dropout: float | None,
+    a: Array,
+    b: Array,
+    whole: Array,
+    count: Array,
+    sizes: dict[str, int],
 ) -> Finding:
     check, together = "views", a + b
-    if layer.masking == "event":
+    if masking == "event":
         # View A is the mean of half of the events, rounded down, and view B of the others.
         together = (a * (count // 2) + b * (count - count // 2)) / count
     overlap = (a != 0) & (b != 0)
-    if layer.masking not in ("event", "event_dimension") and overlap.any():
+    if masking not in ("event", "event_dimension") and overlap.any():
         return failed(
             check,
             subject,
@@ -51,8 +60,8 @@ def _finding(
             "read off the other; a masking must give each feature to one view",
         )
     expected = whole
-    if layer.dropout:
-        expected = np.where(together != 0, whole / (1 - layer.dropout), 0)
+    if dropout:
+        expected = np.where(together != 0, whole / (1 - dropout), 0)
     error = np.abs(together - expected) > _TOLERANCE * max(np.abs(whole).max(initial=0), 1e-30)
     if error.any():
         return failed(
@@ -61,8 +70,8 @@ def _finding(
             f"the views together are not the whole sequence in {error.any(axis=1).mean():.0%} of "
             "the rows: each feature must be in exactly one view",
         )
-    copies = _copies(whole, sizes, by_field=layer.masking in ("field", "correlated_field"))
-    if copies and layer.masking != "event":
+    copies = _copies(whole, sizes, by_field=masking in ("field", "correlated_field"))
+    if copies and masking != "event":
         return failed(
             check,
             subject,

@@ -151,6 +151,8 @@ class Total(layers.Layer):
 def one_sequence(events, inputs, **call):
     """A host of one sequence of events, plugged."""
     score = layers.Dense(1, name="score")(Total(name="total")(events))
+    # How events are shared out depends on the length that they are padded to, dimensions do not.
+    call = {"masking": "dimension", **call}
     return denoise(tf.keras.Model(inputs, score), {"click": events}, seed=3, **call)
 
 

@@ -149,7 +149,7 @@ def test_masks_of_the_embedding_are_found_and_passed_on(data):
     features, _ = data
     padded = {**features, "click": features["click"].copy()}
     padded["click"][:10] = 0
-    denoiser = SequenceDenoiser(name="denoiser")
+    denoiser = SequenceDenoiser(masking="dimension", name="denoiser")
     model = functional_model(denoiser)
     model(padded, training=True)
     valid = next(m for m in denoiser.metrics if m.name == "denoiser/click/valid_rate")

@@ -1,3 +1,5 @@
+from collections import OrderedDict
+
 import numpy as np
 import oracles
 import pytest
@@ -93,7 +95,7 @@ def test_the_added_loss_is_the_documented_formula(weighted):
     sequences, masks = inputs()
     ids = np.array([1, 2, 3, 1, 4, 5, 3, 6])
     weights = np.array([1, 2, 0, 1, 3, 1, 1, 0.5]) if weighted else None
-    denoiser = SequenceDenoiser(weight=0.3, temperature=0.2, seed=4)
+    denoiser = SequenceDenoiser(weight=0.3, masking="dimension", temperature=0.2, seed=4)
     call = {"mask": tensors(masks), "sample_ids": tf.constant(ids)}
     if weighted:
         call["sample_weight"] = tf.constant(weights, tf.float32)
@@ -294,7 +296,7 @@ def test_encode_gives_unit_vectors_of_the_unmasked_features():
 def test_metrics_are_those_of_the_batch():
     sequences, masks = inputs()
     ids = np.array([1, 2, 3, 1, 4, 5, 3, 6])
-    denoiser = SequenceDenoiser(temperature=0.2, name="d")
+    denoiser = SequenceDenoiser(masking="dimension", temperature=0.2, name="d")
     call = {"mask": tensors(masks), "sample_ids": tf.constant(ids), "training": True}
     denoiser(tensors(sequences), **call)
     got = {metric.name: float(metric.result()) for metric in denoiser.metrics}
@@ -388,3 +390,38 @@ def test_the_same_loss_function_by_name_and_by_hand():
     sequences, masks = (tensors(x) for x in inputs())
     by_name = side_loss(SequenceDenoiser(), sequences, mask=masks)
     assert side_loss(SequenceDenoiser(loss=info_nce_loss), sequences, mask=masks) == by_name
+
+
+def test_by_default_events_are_shared_out_and_dimensions_of_what_is_pooled():
+    events = tf.random.stateless_normal([6, 4, 8], [0, 1])
+    pooled = tf.random.stateless_normal([6, 8], [0, 2])
+    mask = {"click": tf.sequence_mask([4, 3, 2, 2, 4, 1], 4), "cart": tf.ones([6], tf.bool)}
+
+    def added(denoiser):
+        denoiser({"click": events, "cart": pooled}, mask=mask, training=True)
+        return {metric.name: float(metric.result()) for metric in denoiser.metrics}
+
+    default = SequenceDenoiser(name="d")
+    figures = added(default)
+    assert (default.masking_of("click"), default.masking_of("cart")) == ("event", "dimension")
+    assert default.get_config()["masking"] is None
+    assert figures["d/click/valid_rate"] == pytest.approx(5 / 6)  # one event cannot be shared out
+    for name, masking in (("click", "event"), ("cart", "dimension")):
+        other = SequenceDenoiser(name="d", masking=masking, exclude=({"click", "cart"} - {name}))
+        of_one = {key: x for key, x in added(other).items() if key.startswith(f"d/{name}/")}
+        assert of_one == {key: x for key, x in figures.items() if key in of_one}
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict])
+def test_the_sequences_that_come_out_carry_their_own_masks(kind):
+    item, brand, cart = (tf.random.stateless_normal([3, 4, 2], [0, n]) for n in range(3))
+    click, of_cart = tf.sequence_mask([4, 2, 3], 4), tf.sequence_mask([1, 4, 2], 4)
+    own = tf.keras.layers.Masking()(tf.where(of_cart[:, :, tf.newaxis], cart, 0.0))
+    sequences = kind(
+        [("own", own), ("click", kind([("item", item), ("brand", brand)])), ("a", cart)]
+    )
+    out = SequenceDenoiser()(sequences, mask={"click": click})
+    assert getattr(out["a"], "_keras_mask", None) is None
+    for field in ("item", "brand"):
+        np.testing.assert_array_equal(out["click"][field]._keras_mask, click)
+    np.testing.assert_array_equal(out["own"]._keras_mask, of_cart)

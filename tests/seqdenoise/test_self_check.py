@@ -178,7 +178,7 @@ def leaking(events, *, mask, seed, first_row):
 )
 def test_views_that_are_wrong(views, expected, message, batch, monkeypatch):
     monkeypatch.setitem(masking.MASKINGS, "dimension", views)
-    check = self_check(compiled(SequenceDenoiser(name="d")), batch)
+    check = self_check(compiled(SequenceDenoiser(masking="dimension", name="d")), batch)
     assert found(check) == expected
     with pytest.raises(ValueError, match=message):
         check.raise_if_failed()
@@ -242,10 +242,12 @@ def test_one_feature_given_twice_is_an_overlap(masking):
 
 INFORMATION = {"click": {one: dict.fromkeys(("item", "brand"), 1.0) for one in ("item", "brand")}}
 SOUND = {
-    "event": {"masking": "event"},
+    "by default": {},
     "event_dimension": {"masking": "event_dimension"},
-    "dropout on top": {"dropout": 0.3},
+    "dimension": {"masking": "dimension"},
+    "dropout on top": {"masking": "dimension", "dropout": 0.3},
     "correlated_field": {"masking": "correlated_field", "mutual_information": INFORMATION},
+    "edits": {"masking": "crop_mask_reorder"},
     "dropout alone": {"masking": "dropout"},
     "a queue": {"loss": "moco", "queue_size": 40, "head_units": 4, "learn_temperature": True},
     "a gate": {"trusted": "search", "gate": True, "alignment": "type"},
@@ -262,8 +264,8 @@ def test_sound_systems_pass(system):
     assert check.passed, str(check)
     outcomes = {(one.check, one.subject): one.outcome for one in check.findings}
     assert outcomes["called in training", "d"] == ("skipped" if system == "off" else "passed")
-    by_dropout = system in ("dropout alone", "off")
-    assert outcomes.get(("views", "d/click"), "skipped") == ("skipped" if by_dropout else "passed")
+    shared = system in ("dropout alone", "edits", "off")
+    assert outcomes.get(("views", "d/click"), "skipped") == ("skipped" if shared else "passed")
     # Padding that is not there cannot be asked about.
     assert outcomes.get(("padding ignored", "d/click"), "skipped") == "skipped"
     trusted = system == "a gate"

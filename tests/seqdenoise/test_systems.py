@@ -44,6 +44,7 @@ SYSTEMS = {
     "rocl": {"loss": "rocl", "attack": {"epsilon": 0.05, "num_steps": 2}},
     "event_dimension": {"masking": "event_dimension"},
     "event": {"masking": "event"},
+    "cl4srec": {"masking": "crop_mask_reorder"},
     "field": {"masking": "field"},
     "correlated_field": {"masking": "correlated_field", "mutual_information": INFORMATION},
 }
@@ -57,7 +58,8 @@ def test_every_loss_and_masking_is_among_the_systems():
 
 
 def make(system, **options):
-    return SequenceDenoiser(**SYSTEMS[system], units=8, hidden_units=16, seed=3, **options)
+    system = {"masking": "dimension", **SYSTEMS[system]}
+    return SequenceDenoiser(**system, units=8, hidden_units=16, seed=3, **options)
 
 
 def batch(system, rows=B, seed=0, kinds=("click",)):
@@ -438,7 +440,7 @@ def test_arguments_that_do_not_go_together_are_named():
             "`dropout` must be above 0 with masking 'dropout'",
         ),
         ({"masking": "correlated_field"}, "`mutual_information` must be given with masking"),
-        ({"mutual_information": INFORMATION}, "and only then. Received: masking 'dimension'"),
+        ({"mutual_information": INFORMATION}, "and only then. Received: masking None"),
         ({"num_positives": 0}, "`num_positives` must be at least 1. Received: 0"),
         ({"num_positives": 2}, "must be 1 with loss 'info_nce', which takes one. Received: 2"),
         ({"loss": "triplet", "temperature": 0.1}, "Loss 'triplet' has no temperature.*0.1"),

@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 import seqdenoise
 from seqdenoise import (
     correlated_field_views,
+    crop_mask_reorder_views,
     dimension_views,
     dropout_views,
     event_dimension_views,
@@ -65,6 +66,13 @@ CASES = [
         "field",
         {"mutual_information": INFORMATION},
         sizes=SIZES,
+    ),
+    Case(
+        "crop_mask_reorder",
+        crop_mask_reorder_views,
+        "event",
+        complementary=False,
+        over_kept_events=True,
     ),
     Case(
         "dropout",

@@ -127,3 +127,25 @@ def test_what_cannot_be_warmed_up_is_named():
             warm_start(*arguments)
     with pytest.raises(ValueError, match=r"in every epoch\. Received: none in epoch 2"):
         warm_start(model, iter(list(batches())), epochs=2)
+
+
+def test_ranking_after_it_can_do_without_the_side_loss():
+    denoiser = SequenceDenoiser(name="d")
+    model = host(denoiser)
+    warm_start(model, batches(), epochs=1)
+    denoiser.weight, denoiser.trainable = 0.0, False
+    loss = tf.keras.losses.BinaryCrossentropy(from_logits=True)
+    model.compile("adam", loss)
+    before = values(model)
+    history = model.fit(features(), np.zeros([ROWS, 1]), batch_size=16, verbose=0).history
+    after = values(model)
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert any("items" in name for name in changed)
+    assert not any("encoder" in name for name in changed)
+    assert int(denoiser.step) == 0
+    # The ranking loss and the penalty on the users, nothing else.
+    bare = host(SequenceDenoiser(name="d", weight=0.0))
+    bare.get_layer("items").set_weights([before[next(n for n in before if "items" in n)]])
+    bare.compile("adam", loss)
+    expected = bare.fit(features(), np.zeros([ROWS, 1]), batch_size=16, verbose=0).history
+    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=1e-6)
