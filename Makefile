@@ -9,7 +9,7 @@ DATA ?= simulated
 RUN_FILE := pipelines/configs/$(DATA).yaml
 FOLDER ?= build/$(DATA)
 
-.PHONY: demo test lint unit unit-keras-3 unit-legacy-keras unit-everything clean
+.PHONY: demo study test lint unit unit-keras-3 unit-legacy-keras unit-everything clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,19 @@ endif
 	$(BIN)/python -m pipelines audit $(RUN_FILE) --folder $(FOLDER)
 	$(BIN)/python -m pipelines ab $(RUN_FILE) --folder $(FOLDER)
 	$(BIN)/python -m pipelines export $(FOLDER)/ab/runs/treatment-seed0 $(FOLDER)/export
+
+# The study of docs/results.md: `make study SOURCE=folder of KuaiRand-Pure`. What is finished is kept.
+STUDY := build/study
+study: $(INSTALLED)
+	@test -n "$(SOURCE)" || { echo "error: study needs SOURCE=folder of the published files of KuaiRand-Pure"; exit 2; }
+	test -d $(STUDY)/simulated/prepared || { $(BIN)/python -m pipelines simulate $(STUDY)/simulated/log && \
+	  $(BIN)/python -m pipelines prepare pipelines/configs/simulated.yaml --folder $(STUDY)/simulated; }
+	test -d $(STUDY)/kuairand/prepared || { $(BIN)/python -m pipelines import kuairand "$(SOURCE)" $(STUDY)/kuairand/log && \
+	  $(BIN)/python -m pipelines prepare pipelines/configs/kuairand.yaml --folder $(STUDY)/kuairand; }
+	for data in simulated kuairand; do \
+	  $(BIN)/python -m pipelines study pipelines/configs/$${data}_study.yaml --folder $(STUDY)/$$data && \
+	  $(BIN)/python -m pipelines harm pipelines/configs/$$data.yaml --folder $(STUDY)/$$data || exit; \
+	done
 
 test: lint unit
 

@@ -65,6 +65,13 @@ def _log_to_stderr() -> None:
         logging.getLogger(chatty).setLevel(logging.ERROR)
 
 
+def _print_markdown(text: str) -> None:
+    if sys.stdout.isatty():
+        Console().print(Markdown(text))
+    else:
+        print(text)
+
+
 @app.command()
 def simulate(
     log: LogFolder,
@@ -275,6 +282,27 @@ def arms(run_file: RunFile, folder: Folder = None) -> None:
 
 
 @app.command()
+def tune(run_file: RunFile, folder: Folder = None) -> None:
+    """Search for the settings of every arm of a study on validation rows, same budget for all."""
+    from pipelines.tuning import run_tuning, to_markdown
+
+    with one_clear_error():
+        tuning = run_tuning(load_run_config(run_file, folder))
+    _print_markdown(to_markdown(tuning))
+
+
+@app.command()
+def study(run_file: RunFile, folder: Folder = None) -> None:
+    """Tune every arm, train it over seeds and labels, and compare it with control and rivals."""
+    from pipelines.study import run_study
+
+    with one_clear_error():
+        config = load_run_config(run_file, folder)
+        run_study(config)
+    _print_markdown((config.folder / "study" / "study.md").read_text(encoding="utf-8"))
+
+
+@app.command()
 def denoising(
     run_file: RunFile,
     folder: Folder = None,
@@ -331,6 +359,22 @@ def ab(run_file: RunFile, folder: Folder = None) -> None:
     for arm, one in comparison.arms.items():
         print(headline(one) if len(comparison.arms) == 1 else f"{arm}:\n{headline(one)}")
     print(f"report: {config.folder / 'ab' / 'report.html'}")
+
+
+@app.command()
+def harm(run_file: RunFile, folder: Folder = None) -> None:
+    """Compare control and treatment in every setting of the run file: is it worse anywhere?"""
+    from pipelines.harm_check import harm_check, to_markdown
+
+    with one_clear_error():
+        config = load_run_config(run_file, folder)
+        table = harm_check(config)
+    text = to_markdown(table, config.ab.confidence)
+    if sys.stdout.isatty():
+        Console().print(Markdown(text))
+    else:
+        print(text)
+    print(f"figure: {config.folder / 'harm' / 'harm.svg'}")
 
 
 @app.command()

@@ -1,15 +1,12 @@
 """Training the arms of a run over its seeds: each run once, finished ones kept."""
 
-import io
 import json
 import logging
 import os
-import sys
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +19,9 @@ from pipelines.distribution import refuse_workers
 from pipelines.features import Features, fit_features
 from pipelines.job_errors import WorkerDiedError
 from pipelines.run_comparison import compare_runs
-from pipelines.run_record import fingerprint
+from pipelines.run_record import fingerprint, is_finished
 from pipelines.train import train
-from pipelines.worker_processes import end_with_parent
+from pipelines.training_pool import training_pool
 from seqdenoise.data.atomic import atomic_file
 
 logger = logging.getLogger(__name__)
@@ -33,13 +30,6 @@ _HEALTH = ("alignment", "uniformity", "effective_rank")
 CONTROL = "control"
 _CORES_OF_A_RUN = 4
 _BYTES_OF_A_RUN = 2 * 2**30
-
-
-def _is_finished(folder: Path, fingerprint: str) -> bool:
-    # Runs are renamed into place when whole, so a folder that is there is finished; it may still be
-    # that of another configuration.
-    mark = folder / "fingerprint.txt"
-    return mark.is_file() and mark.read_text(encoding="utf-8") == fingerprint
 
 
 @dataclass(frozen=True)
@@ -73,13 +63,14 @@ def train_arms(
     folder: Path,
     *,
     processes: int | None = 1,
+    on_run: Callable[[bool], object] | None = None,
 ) -> None:
     """Trains every arm with every seed into `folder/{arm}-seed{seed}` (see `train`).
 
     Arms of one seed see the same data in the same order. Runs that an earlier call finished with
     the same configuration, data and versions are kept, also those of a call that failed half-way,
     and the one that it was at goes on from its last backup. How many are trained at a time changes
-    no result.
+    results by rounding alone (see `training_pool`).
 
     Args:
         arms: By name, the run of each.
@@ -87,6 +78,7 @@ def train_arms(
         folder: Where the runs go.
         processes: How many runs to train at a time, each in a process of its own if more than one;
             None for `default_processes`.
+        on_run: Called for each run that is there, with whether it was kept, in place of a log line.
 
     Raises:
         ConfigError: The plug-in's options do not go together, or `TF_CONFIG` names workers.
@@ -94,35 +86,42 @@ def train_arms(
         WorkerDiedError: A process was killed.
     """
     refuse_workers("training several runs")
-    runs = _missing_runs(arms, seeds, folder)
-    number = min(default_processes() if processes is None else processes, len(runs))
-    if number <= 1:
+    runs = _missing_runs(arms, seeds, folder, on_run)
+    number = default_processes() if processes is None else processes
+    if number <= 1 or not runs:
         for done, run in enumerate(runs, 1):
             _train_run(run)
-            _log_done(run, done, len(runs))
+            _tell_done(run, done, len(runs), on_run)
         return
-    # Not forked: a fork of a process with threads (Arrow's, TensorFlow's) can hang.
-    with ProcessPoolExecutor(
-        number, mp_context=get_context("spawn"), initializer=_start_process
-    ) as pool:
-        futures = {pool.submit(_train_run, run): run for run in runs}
-        try:
+    try:
+        with training_pool(number) as pool:
+            futures = {pool.submit(_train_run, run): run for run in runs}
             for done, future in enumerate(as_completed(futures), 1):
                 future.result()
-                _log_done(futures[future], done, len(runs))
-        except BrokenProcessPool as error:
-            raise WorkerDiedError(
-                "training: expected every process to finish its run. Received: one that ended "
-                "without an answer, killed for its memory most likely. What is finished is kept in "
-                f"{folder}; run again, with fewer processes: the others go on from their backups"
-            ) from error
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            raise
+                _tell_done(futures[future], done, len(runs), on_run)
+    except BrokenProcessPool as error:
+        raise worker_died(folder) from error
 
 
-def _missing_runs(arms: Mapping[str, RunConfig], seeds: Sequence[int], folder: Path) -> list[_Run]:
+def worker_died(folder: Path) -> WorkerDiedError:
+    """The error of a pool of which a process is gone.
+
+    Args:
+        folder: Where the runs are.
+    """
+    return WorkerDiedError(
+        "training: expected every process to finish its run. Received: one that ended "
+        "without an answer, killed for its memory most likely. What is finished is kept in "
+        f"{folder}; run again, with fewer processes: the others go on from their backups"
+    )
+
+
+def _missing_runs(
+    arms: Mapping[str, RunConfig],
+    seeds: Sequence[int],
+    folder: Path,
+    on_run: Callable[[bool], object] | None,
+) -> list[_Run]:
     runs = []
     fitted: dict[str, Features] = {}
     for seed in seeds:
@@ -131,8 +130,11 @@ def _missing_runs(arms: Mapping[str, RunConfig], seeds: Sequence[int], folder: P
             model = config.model.model_dump_json()
             if model not in fitted:
                 fitted[model] = fit_features(config)  # says so if nothing is prepared
-            if _is_finished(run_folder, fingerprint(config, seed)):
-                logger.info("%s, seed %d: kept from an earlier call", arm, seed)
+            if is_finished(run_folder, fingerprint(config, seed)):
+                if on_run is None:
+                    logger.info("%s, seed %d: kept from an earlier call", arm, seed)
+                else:
+                    on_run(True)
                 continue
             runs.append(_Run(arm, seed, config, fitted[model], run_folder))
     return runs
@@ -142,14 +144,11 @@ def _train_run(run: _Run) -> None:
     train(run.config, run.folder, seed=run.seed, features=run.features, name=run.arm)
 
 
-def _start_process() -> None:
-    end_with_parent()
-    # Keras' bars of several runs would write over each other on a terminal.
-    sys.stdout = io.StringIO()
-
-
-def _log_done(run: _Run, done: int, total: int) -> None:
-    logger.info("%s, seed %d: trained, run %d of %d", run.arm, run.seed, done, total)
+def _tell_done(run: _Run, done: int, total: int, on_run: Callable[[bool], object] | None) -> None:
+    if on_run is None:
+        logger.info("%s, seed %d: trained, run %d of %d", run.arm, run.seed, done, total)
+    else:
+        on_run(False)
 
 
 def _row(run_folder: Path) -> dict[str, Any]:

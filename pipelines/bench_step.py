@@ -104,7 +104,10 @@ def ranking_model(
         dropout=0.0,
         embedding_l2=0.0,
     )
-    denoiser = SequenceDenoiser(loss_options={"max_negatives": max_negatives}) if plugged else None
+    denoiser = None
+    if plugged:
+        options = {"max_negatives": max_negatives}
+        denoiser = SequenceDenoiser(masking="dimension", loss_options=options)
     model = RankingModel(Ranker(spec), "is_click", denoiser)
     model.compile(optimizer=tf.keras.optimizers.Adam(1e-3))
     return model

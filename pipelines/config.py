@@ -1,11 +1,20 @@
 """The YAML run file: one schema for every job, unknown keys refused."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from seqdenoise.data.sequence_rules import SequenceRules
 
@@ -103,12 +112,26 @@ class PrepareConfig(_Section):
         )
 
 
+class Cl4ctrConfig(_Section):
+    """CL4CTR (`pipelines.cl4ctr`), penalties on the embeddings of the candidate and `categorical`.
+
+    `contrast` and `constraints` are the coefficients of its contrastive loss (alpha) and of feature
+    alignment and field uniformity together (beta); `mask_rate` is the share of entries masked.
+    """
+
+    contrast: float = Field(default=1.0, ge=0)
+    constraints: float = Field(default=0.01, ge=0)
+    mask_rate: Rate = 0.5
+    hidden_units: Units = 64
+
+
 class ModelConfig(_Section):
     """The reference ranker: target attention over the sequences (DIN), side features, an MLP.
 
     `event_fields` are the item fields embedded, beside the item itself, for the candidate and for
     every event of a sequence, from one shared table a field. `categorical` and `numeric` are
-    further columns of the impression: item, user or context fields.
+    further columns of the impression: item, user or context fields. `cl4ctr: {}` trains with the
+    penalties of CL4CTR, a rival of the plug-in.
     """
 
     label: str
@@ -121,6 +144,7 @@ class ModelConfig(_Section):
     mlp_units: list[Units] = [128, 64]
     dropout: Rate = 0.0
     embedding_l2: float = Field(default=0.0, ge=0)
+    cl4ctr: Cl4ctrConfig | None = None
 
 
 class DenoiserConfig(_Section):
@@ -130,13 +154,22 @@ class DenoiserConfig(_Section):
     `loss_options` says `tau_plus: estimated`. `positives` says which labels a loss that takes
     labels gets: none (`views`), the model's label (`same_label`), or that of positive rows alone
     (`same_positive_label`).
+
+    `warm_start_epochs` go before the ranking, by the side loss alone (see `seqdenoise.warm_start`);
+    with `weight: 0` that is all there is of it, and the default (docs/results.md says why).
     """
 
     enabled: bool = True
-    weight: float = Field(default=0.1, ge=0)
+    weight: float = Field(default=0.0, ge=0)
     masking: Literal[
-        "dimension", "event_dimension", "event", "field", "correlated_field", "dropout"
-    ] = "dimension"
+        "dimension",
+        "event_dimension",
+        "event",
+        "field",
+        "correlated_field",
+        "crop_mask_reorder",
+        "dropout",
+    ] = "event"
     dropout: Rate | None = None
     num_positives: int = Field(default=1, ge=1)
     temperature: float | None = Field(default=None, gt=0)
@@ -171,6 +204,7 @@ class DenoiserConfig(_Section):
     queue_size: int | None = Field(default=None, ge=1)
     attack: dict[str, bool | int | float] | None = None
     warmup_steps: int = Field(default=0, ge=0)
+    warm_start_epochs: int = Field(default=5, ge=0)
 
 
 class TrainConfig(_Section):
@@ -182,7 +216,9 @@ class TrainConfig(_Section):
     A training that was killed goes on from its last backup: one is made after every epoch and, of
     long ones, every `backup_minutes` (0 or null for epochs alone). `deterministic` has TensorFlow
     leave out everything whose result depends on timing, for the rest of the process: on a CPU runs
-    are the same to the last bit without it, on a GPU they are not.
+    are the same to the last bit without it, on a GPU they are not. `jit_compile` has XLA compile
+    loss and gradients, on one device: some seconds more at the start, less time a step. On several
+    replicas, whose sums it cannot compile, it has no effect.
     """
 
     batch_size: int = Field(default=512, ge=1)
@@ -192,6 +228,7 @@ class TrainConfig(_Section):
     patience: int = Field(default=1, ge=0)
     pool_row_groups: int = Field(default=8, ge=1)
     deterministic: bool = False
+    jit_compile: bool = False
     backup_minutes: float | None = Field(default=10, ge=0)
     tensorboard: bool = False
     mlflow: str | None = None
@@ -226,11 +263,131 @@ class AbConfig(_Section):
     processes: int | None = Field(default=None, ge=1)
 
 
+class HarmSetting(_Section):
+    """One setting of the harm check: what it has in place of the run file's own.
+
+    `train_fraction` is the share of the training rows, `label` short for `model: {label: ...}`.
+    """
+
+    train_fraction: float = Field(default=1.0, gt=0, le=1)
+    label: str | None = None
+    model: dict[str, Any] = {}
+    train: dict[str, Any] = {}
+
+    @model_validator(mode="after")
+    def _one_label(self) -> "HarmSetting":
+        if self.label is not None and "label" in self.model:
+            raise ValueError(
+                "expected one of `label` and `model.label`. "
+                f"Received: {self.label!r} and {self.model['label']!r}"
+            )
+        return self
+
+
+class HarmConfig(_Section):
+    """The harm check: in which settings control and treatment are compared, and with which seeds.
+
+    The plug-in is that of the section `denoiser` in all of them. `processes` is how many runs of a
+    setting are trained at a time; by default what the machine bears. Intervals are made as `ab`
+    says.
+    """
+
+    seeds: list[int] = Field(default=[0, 1, 2], min_length=1)
+    # Names are those of folders, and stand in a Markdown table.
+    settings: dict[Annotated[str, Field(pattern=r"^[^./|\\\n][^/|\\\n]*$")], HarmSetting] = Field(
+        min_length=1
+    )
+    processes: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _seeds_are_single(self) -> "HarmConfig":
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"`seeds` may name each once. Received: {self.seeds}")
+        return self
+
+
+class Choices(_Section):
+    """Values of a setting, to try any of."""
+
+    choices: list[Any] = Field(min_length=1)
+
+
+class Span(_Section):
+    """Numbers from `low` to `high`, to try any of: whole ones if both ends are.
+
+    With `log` as many below as above the geometric mean of the ends.
+    """
+
+    low: int | float
+    high: int | float
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _is_a_span(self) -> "Span":
+        if not self.low < self.high or (self.log and self.low <= 0):
+            raise ValueError(
+                "expected `low` below `high`, and above 0 where `log` is true. "
+                f"Received: {self.low} to {self.high}"
+            )
+        return self
+
+
+def _search_tag(value: Any) -> str:
+    names = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    return "choices" if "choices" in names else "span"
+
+
+Search = Annotated[
+    Annotated[Choices, Tag("choices")] | Annotated[Span, Tag("span")], Discriminator(_search_tag)
+]
+Space = dict[str, Search]
+
+
+class StudyConfig(_Section):
+    """The study: a search for every arm's settings on validation rows, and then the final runs.
+
+    The arms are those of the run file, `control` among them. Settings are searched for on the first
+    of the `labels`, with the `tuning_seeds`, and used for all labels; the final runs have the
+    `seeds`. First the host: `host_trials` of the `space`, on the control, whose best values all
+    arms then have. Then `trials` of each arm's own space in `spaces`, and as many more of the
+    control's. A space holds, by `section.key` of `model`, `denoiser` and `train`, either `choices`
+    or `low` and `high`. `rivals` are arms that the best of the others is compared with.
+    `noise_levels` are those at which control and best arm are scored again. `processes` is how many
+    runs are trained at a time; by default what the machine bears. Intervals are made as `ab` says.
+    """
+
+    labels: list[str] = Field(min_length=1)
+    seeds: list[int] = Field(default=[0, 1, 2, 3, 4], min_length=1)
+    tuning_seeds: list[int] = Field(default=[100], min_length=1)
+    space: Space = {}
+    host_trials: int = Field(default=1, ge=1)
+    trials: int = Field(default=1, ge=1)
+    spaces: dict[str, Space] = {}
+    rivals: list[str] = []
+    noise_levels: list[Rate] = []
+    processes: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _names_are_single(self) -> "StudyConfig":
+        for name in ("labels", "seeds", "tuning_seeds", "rivals"):
+            values = getattr(self, name)
+            if len(set(values)) < len(values):
+                raise ValueError(f"`{name}` may name each once. Received: {values}")
+        both = sorted(set(self.seeds) & set(self.tuning_seeds))
+        if both:
+            # The luck of a seed that chose the settings would be in the final runs too.
+            raise ValueError(
+                "`tuning_seeds` may hold none of `seeds`: settings are judged on other runs than "
+                f"those they were chosen by. Received: {both}"
+            )
+        return self
+
+
 class RunConfig(_Section):
     """A whole run file. Relative folders are under `folder`, itself under the working directory.
 
     `arms` names variants: each holds the keys of `model`, `denoiser` and `train` in which it
-    differs from the rest of the file.
+    differs from the rest of the file. `harm` names the settings of `python -m pipelines harm`.
     """
 
     folder: Path
@@ -241,6 +398,8 @@ class RunConfig(_Section):
     train: TrainConfig = TrainConfig()
     ab: AbConfig = AbConfig()
     arms: dict[str, dict[Literal["model", "denoiser", "train"], dict[str, Any]]] = {}
+    harm: HarmConfig | None = None
+    study: StudyConfig | None = None
 
     @model_validator(mode="after")
     def _columns_are_prepared(self) -> "RunConfig":
@@ -283,6 +442,19 @@ class RunConfig(_Section):
                 raise ValueError(f"arm `{name}`: {_describe(error)}") from None
         return self
 
+    @model_validator(mode="after")
+    def _settings_are_runs(self) -> "RunConfig":
+        for name in self.harm.settings if self.harm is not None else ():
+            try:
+                self.harm_setting(name)
+            except ValidationError as error:
+                raise ValueError(f"harm setting `{name}`: {_describe(error)}") from None
+        return self
+
+    def _without_variants(self) -> dict[str, Any]:
+        """The sections of a run by itself."""
+        return self.model_dump(exclude={"arms": True, "harm": True, "study": True, "ab": {"arms"}})
+
     def arm(self, name: str) -> "RunConfig":
         """The run of one arm: this one with the arm's keys in place of its own.
 
@@ -297,10 +469,128 @@ class RunConfig(_Section):
         """
         if name not in self.arms:
             raise ConfigError(f"arms: expected one of {sorted(self.arms)}. Received: {name!r}")
-        raw = self.model_dump(exclude={"arms"})
+        raw = self._without_variants()
         for section, keys in self.arms[name].items():
             raw[section] = {**raw[section], **keys}
         return RunConfig.model_validate(raw)
+
+    def harm_setting(self, name: str) -> "RunConfig":
+        """The run of one setting of the harm check, but for its share of the training rows.
+
+        Args:
+            name: A key of `harm.settings`.
+
+        Returns:
+            A run without arms, with the seeds of the harm check for those of its A/B.
+
+        Raises:
+            ConfigError: There is no such setting.
+        """
+        if self.harm is None or name not in self.harm.settings:
+            known = sorted(self.harm.settings) if self.harm is not None else []
+            raise ConfigError(f"harm.settings: expected one of {known}. Received: {name!r}")
+        setting, raw = self.harm.settings[name], self._without_variants()
+        label = {} if setting.label is None else {"label": setting.label}
+        raw["model"] |= {**setting.model, **label}
+        raw["train"] |= setting.train
+        raw["ab"]["seeds"] = self.harm.seeds
+        return RunConfig.model_validate(raw)
+
+    @model_validator(mode="after")
+    def _study_is_fair(self) -> "RunConfig":
+        study = self.study
+        if study is None:
+            return self
+        if "control" not in self.arms or self.arm("control").denoiser.enabled:
+            raise ValueError(
+                "study: expected among `arms` a control without the plug-in, "
+                f"`control: {{denoiser: {{enabled: false}}}}`. Received: {self.arms.get('control')}"
+            )
+        others = sorted(set(self.arms) - {"control"})
+        for key, used, known in (
+            ("labels", study.labels, self.prepare.labels),
+            ("rivals", study.rivals, others),
+            ("spaces", study.spaces, others),
+        ):
+            unknown = sorted(set(used) - set(known))
+            if unknown:
+                raise ValueError(f"`study.{key}` may name {known}. Received: {unknown}")
+        if set(others) <= set(study.rivals):
+            raise ValueError(
+                "study: expected an arm beside `control` and `rivals`. "
+                f"Received: {sorted(self.arms)}"
+            )
+        self._check_space("study.space", "control", study.space)
+        for arm, space in study.spaces.items():
+            self._check_space(f"study.spaces.{arm}", arm, space)
+        return self
+
+    def _check_space(self, name: str, arm: str, space: Space) -> None:
+        sections: dict[str, type[_Section]] = {
+            "model": ModelConfig,
+            "denoiser": DenoiserConfig,
+            "train": TrainConfig,
+        }
+        if arm == "control":
+            del sections["denoiser"]
+        for key, search in space.items():
+            section, _, field = key.partition(".")
+            if section not in sections or field not in sections[section].model_fields:
+                raise ValueError(
+                    f"{name}: expected `section.key`, a key of {list(sections)}. Received: {key!r}"
+                )
+            ends = search.choices if isinstance(search, Choices) else [search.low, search.high]
+            for value in ends:
+                try:
+                    self.study_arm(arm, own={key: value})
+                except ValidationError as error:
+                    raise ValueError(f"{name}: {_describe(error)}") from None
+
+    def study_arm(
+        self,
+        name: str,
+        *,
+        label: str | None = None,
+        host: Mapping[str, Any] | None = None,
+        own: Mapping[str, Any] | None = None,
+    ) -> "RunConfig":
+        """The run of one arm with settings that a search has found.
+
+        What is named later wins: the run file, the host's settings, the arm's keys, its own
+        settings.
+
+        Args:
+            name: A key of `arms`.
+            label: In place of the run file's.
+            host: Settings that all arms have, by `section.key`.
+            own: The arm's own.
+
+        Returns:
+            A run without arms, with the seeds of the study and what it is compared by for its A/B.
+
+        Raises:
+            ConfigError: There is no such arm.
+        """
+        if name not in self.arms:
+            raise ConfigError(f"arms: expected one of {sorted(self.arms)}. Received: {name!r}")
+        raw = self._without_variants()
+        of_arm = {
+            f"{section}.{key}": value
+            for section, keys in self.arms[name].items()
+            for key, value in keys.items()
+        }
+        of_label = {} if label is None else {"model.label": label}
+        for key, value in {**(host or {}), **of_arm, **(own or {}), **of_label}.items():
+            section, _, field = key.partition(".")
+            raw[section][field] = value
+        if self.study is not None:
+            raw["ab"] |= {"seeds": self.study.seeds, "metrics": ["AUC", "GAUC", "log loss"]}
+        return RunConfig.model_validate(raw)
+
+    def setting(self, key: str) -> Any:
+        """The value of `section.key`, as in a run file."""
+        section, _, field = key.partition(".")
+        return self.model_dump()[section][field]
 
     def with_denoiser(self, enabled: bool) -> "RunConfig":
         """This run with the plug-in on or off."""
@@ -309,7 +599,9 @@ class RunConfig(_Section):
 
     def without_side_loss(self) -> "RunConfig":
         """This run with what is left of the plug-in in serving: its keep scores and its gate."""
-        denoiser = self.denoiser.model_copy(update={"weight": 0.0, "alignment": None})
+        # A warm start would need trainable encoders.
+        off = {"weight": 0.0, "alignment": None, "warm_start_epochs": 0}
+        denoiser = self.denoiser.model_copy(update=off)
         return self.model_copy(update={"denoiser": denoiser})
 
     @property

@@ -40,7 +40,9 @@ def build_denoiser(config: RunConfig, *, seed: int) -> seqdenoise.SequenceDenois
         ConfigError: The options do not go together.
         DataError: `statistics.json` is needed, and is missing or damaged.
     """
-    options = config.denoiser.model_dump(exclude={"enabled", "positives"})
+    options = config.denoiser.model_dump(exclude={"enabled", "positives", "warm_start_epochs"})
+    if config.denoiser.warm_start_epochs and not options["weight"]:
+        options["weight"] = 1.0  # the warm start leaves it out, and after that nobody asks for it
     if config.denoiser.masking == "correlated_field":
         fields = ["item", *config.model.event_fields]
         options["mutual_information"] = {

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import tensorflow as tf
@@ -27,7 +28,8 @@ def load_model(run_folder: Path) -> tuple[RunConfig, Features, RankingModel]:
 
     Returns:
         The run's configuration, its features, and its model. Of the plug-in the model has what
-        scores events and gates them, where the run names `trusted` types, and else nothing.
+        scores events and gates them, where the run names `trusted` types, and else nothing; of
+        CL4CTR it has nothing.
 
     Raises:
         DataError: The folder is not that of a finished run.
@@ -39,7 +41,8 @@ def load_model(run_folder: Path) -> tuple[RunConfig, Features, RankingModel]:
             f"{run_folder}: expected the folder of a finished training run. Received: {error}"
         ) from error
     features = Features.load(run_folder / "features.json")
-    ranker = Ranker(features.ranker_spec(config))
+    # Nor what trained the ranker alone.
+    ranker = Ranker(replace(features.ranker_spec(config), cl4ctr=None))
     denoiser = None
     if config.denoiser.enabled and config.denoiser.trusted is not None:
         # Scores come from the ranker's embeddings: nothing of the plug-in was trained for them.

@@ -104,6 +104,7 @@ class Features:
             mlp_units=tuple(model.mlp_units),
             dropout=model.dropout,
             embedding_l2=model.embedding_l2,
+            cl4ctr=model.cl4ctr,
         )
 
     def save(self, path: Path) -> None:

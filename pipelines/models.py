@@ -7,10 +7,16 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_recommenders as tfrs
 
+from pipelines.cl4ctr import Cl4ctr
+from pipelines.config import Cl4ctrConfig
 from seqdenoise import SequenceDenoiser, gradient_balance
 from seqdenoise.numerics import Tensor
+from seqdenoise.recording import recording
 from seqdenoise.replicas import GlobalBatch
 from seqdenoise.views import feature_dropout, fold_in, view_seed
+
+# A batch looks up some 80,000 rows. To sort those out costs more than to update a table of as many.
+_DENSE_ROWS = 100_000
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,7 @@ class RankerSpec:
         mlp_units: Hidden layers of the final network.
         dropout: Dropout rate in the final network.
         embedding_l2: L2 penalty on the embeddings looked up in a batch.
+        cl4ctr: CL4CTR's penalties, or None for none.
     """
 
     sequence_types: tuple[str, ...]
@@ -43,6 +50,7 @@ class RankerSpec:
     mlp_units: tuple[int, ...]
     dropout: float
     embedding_l2: float
+    cl4ctr: Cl4ctrConfig | None = None
 
 
 def _mlp(units: Sequence[int], name: str) -> Any:
@@ -91,13 +99,14 @@ class Ranker(tf.keras.Model):
 
     Args:
         spec: Its shape.
+        seed: Seed of the encoder of `cl4ctr`; the other weights take the global one.
 
     References:
         Zhou et al. (2018), "Deep Interest Network for Click-Through Rate Prediction", section 4.
         The attention weights are not normalised, as there.
     """
 
-    def __init__(self, spec: RankerSpec) -> None:
+    def __init__(self, spec: RankerSpec, seed: int = 0) -> None:
         super().__init__(name="ranker")
         self.spec = spec
         self.tables = {
@@ -114,6 +123,10 @@ class Ranker(tf.keras.Model):
             for kind in spec.sequence_types
         }
         self.mlp = _mlp(spec.mlp_units, "mlp")
+        self.cl4ctr = None
+        if spec.cl4ctr is not None:
+            num_fields = len(spec.event_fields) + len(spec.categorical)
+            self.cl4ctr = Cl4ctr(spec.cl4ctr, num_fields, spec.embedding_dim, seed)
 
     def embed(
         self, features: Mapping[str, Tensor]
@@ -154,8 +167,9 @@ class Ranker(tf.keras.Model):
             sequences: Per type and field float `[B, L, D_f]`.
             masks: Per type bool `[B, L]`.
             features: Encoded features of the batch, for the side features and lengths.
-            training: Whether to add the penalty on the embeddings.
-            dropout_seed: int64 `[2]`, the seed of this step's dropout; None for no dropout.
+            training: Whether to add the penalties on the embeddings.
+            dropout_seed: int64 `[2]`, the seed of this step's dropout and of CL4CTR's masks; None
+                for no dropout, and where nothing is trained.
             batch: The rows of all replicas, of whose penalty this replica adds its part; None if
                 there are no others.
 
@@ -188,6 +202,11 @@ class Ranker(tf.keras.Model):
             squares = tf.add_n([tf.reduce_sum(x * x) for x in penalised + side])
             rows = tf.cast(batch.count(target), squares.dtype)
             self.add_loss(self.spec.embedding_l2 * squares / rows)
+        if training and self.cl4ctr is not None:
+            # The hidden layers' dropout takes the numbers below.
+            seed = fold_in(dropout_seed, len(self.mlp.layers))
+            embedded = [*(candidate[field] for field in fields), *side]
+            self.add_loss(self.cl4ctr.penalty(embedded, seed=seed, batch=batch))
         x = tf.concat(parts, axis=-1)
         if dropout_seed is None or not self.spec.dropout:
             return self.mlp(x)
@@ -217,6 +236,11 @@ class RankingModel(tfrs.Model):
         positives: Which labels the plug-in gets: `"views"` for none, `"same_label"`, or
             `"same_positive_label"`.
         seed: Seed of the ranker's dropout, whose draws depend on it and on the step alone.
+        is_joint: Whether the side loss counts beside the ranking loss, or in a warm start alone.
+        jit_compile: Whether XLA compiles loss and gradients.
+
+    Attributes:
+        is_warming: Whether steps are those of the warm start, by the side loss alone.
     """
 
     def __init__(
@@ -226,10 +250,19 @@ class RankingModel(tfrs.Model):
         denoiser: SequenceDenoiser | None = None,
         positives: str = "views",
         seed: int = 0,
+        *,
+        is_joint: bool = True,
+        jit_compile: bool = False,
     ) -> None:
         super().__init__()
         self.ranker = ranker
         self.seed = seed
+        self.is_joint = is_joint
+        self.is_warming = False
+        steps: list[Any] = [self._ranking_step, self._warming_step]
+        if jit_compile:
+            steps = [tf.function(x, jit_compile=True, reduce_retracing=True) for x in steps]
+        self._steps = tuple(steps)
         self.step = self.add_weight(
             name="step", shape=(), dtype="int64", initializer="zeros", trainable=False
         )
@@ -244,14 +277,14 @@ class RankingModel(tfrs.Model):
             loss=tf.keras.losses.BinaryCrossentropy(from_logits=True, reduction="sum")
         )
         # TFRS logs the last batch's loss; a learning curve needs the epoch's mean.
-        self.ranking_loss = tf.keras.metrics.Mean(name="ranking_loss")
+        self.mean_loss = tf.keras.metrics.Mean(name="mean_loss")
 
     def call(self, features: Mapping[str, Tensor], training: bool = False) -> Tensor:
         """Logits `[B, 1]` of a batch of encoded features."""
         candidate, sequences, masks = self.ranker.embed(features)
         if self.denoiser is not None:
             sequences = self._denoise(
-                self.denoiser, candidate, sequences, masks, features, training
+                self.denoiser, candidate, sequences, masks, features, training and self.is_joint
             )
         dropout_seed, batch = None, None
         if training:
@@ -273,7 +306,7 @@ class RankingModel(tfrs.Model):
         The mean over the rows of all replicas, of which each returns its part: those add up.
         """
         loss = self._ranking_loss(self(inputs, training=training), inputs)
-        self.ranking_loss.update_state(_num_replicas() * loss)
+        self.mean_loss.update_state(_num_replicas() * loss)
         return loss
 
     def train_step(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -282,19 +315,50 @@ class RankingModel(tfrs.Model):
         TFRS adds up what the replicas' layers added. The ranker's penalties are parts that add up;
         the side loss is the whole one on every replica.
         """
-        with tf.GradientTape() as tape:
-            loss = self.compute_loss(inputs, training=True)
-            side = self.denoiser.losses if self.denoiser is not None else []
-            added = [*self.ranker.losses, *(x / _num_replicas() for x in side)]
-            added = tf.add_n(added) if added else tf.constant(0.0)
-            total = loss + added
-        gradients = tape.gradient(total, self.trainable_variables)
-        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-        logs = {"loss": loss, "regularization_loss": added, "total_loss": total}
+        inputs = dict(inputs)
+        if inputs["user"].dtype == tf.string:  # which XLA does not know; equal is all that matters
+            inputs["user"] = tf.strings.to_hash_bucket_fast(inputs["user"], 2**62)
+        ranking_step, warming_step = self._steps
+        logs, gradients = (warming_step if self.is_warming else ranking_step)(inputs)
+        pairs = zip(gradients, self.trainable_variables, strict=True)
+        # What a step does not reach: the ranker in a warm start, encoders without joint training.
+        self.optimizer.apply_gradients([(g, variable) for g, variable in pairs if g is not None])
         if _num_replicas() > 1:
             # A metric's result is one more collective for each of its variables.
             return logs
         return {**{metric.name: metric.result() for metric in self.metrics}, **logs}
+
+    def _ranking_step(self, inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[Any]]:
+        """Losses, and the gradients of their sum on all trainable variables."""
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(inputs, training=True)
+            side = self.denoiser.losses if self.denoiser is not None and self.is_joint else []
+            added = [*self.ranker.losses, *(x / _num_replicas() for x in side)]
+            added = tf.add_n(added) if added else tf.constant(0.0)
+            total = loss + added
+        logs = {"loss": loss, "regularization_loss": added, "total_loss": total}
+        return logs, self._gradients(tape, total)
+
+    def _warming_step(self, inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[Any]]:
+        """The side loss without its weight, as of `seqdenoise.warm_start`, and its gradients."""
+        denoiser = self.denoiser
+        if denoiser is None:
+            raise ValueError("There is no side loss to train by. Received: a model without plug-in")
+        with tf.GradientTape() as tape, recording() as calls:
+            candidate, sequences, masks = self.ranker.embed(inputs)
+            self._denoise(denoiser, candidate, sequences, masks, inputs, True)
+            loss = tf.add_n([call.side_loss for call in calls]) / _num_replicas()
+        self.mean_loss.update_state(_num_replicas() * loss)
+        return {"loss": loss}, self._gradients(tape, loss)
+
+    def _gradients(self, tape: tf.GradientTape, loss: Tensor) -> list[Any]:
+        gradients = tape.gradient(loss, self.trainable_variables)
+        return [
+            tf.convert_to_tensor(gradient)
+            if isinstance(gradient, tf.IndexedSlices) and variable.shape[0] <= _DENSE_ROWS
+            else gradient
+            for gradient, variable in zip(gradients, self.trainable_variables, strict=True)
+        ]
 
     def gradient_balance(self, features: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Ratio and cosine of the side loss's gradient on the embeddings to the ranking loss's.

@@ -29,8 +29,11 @@ class Progress:
 
     @property
     def best_epoch(self) -> int:
-        """The first of the finished epochs with the highest validation AUC, from 0 on."""
-        quality = [epoch["valid_auc"] for epoch in self.history]
+        """The first of the finished epochs with the highest validation AUC, from 0 on.
+
+        The last one where that is not measured: a warm start has nothing to validate.
+        """
+        quality = [epoch.get("valid_auc", number) for number, epoch in enumerate(self.history)]
         return quality.index(max(quality))
 
     def is_over(self, *, epochs: int, patience: int) -> bool:

@@ -36,11 +36,12 @@ def versions() -> dict[str, str]:
     }
 
 
-def data_record(prepared_folder: Path) -> dict[str, dict[str, Any]]:
+def data_record(prepared_folder: Path, *, test: bool = True) -> dict[str, dict[str, Any]]:
     """What identifies the prepared data.
 
     Args:
         prepared_folder: What `prepare` wrote.
+        test: Whether the test rows are part of it.
 
     Returns:
         For each split its number of files, rows and bytes, and `sha256`, of the names and contents
@@ -51,7 +52,7 @@ def data_record(prepared_folder: Path) -> dict[str, dict[str, Any]]:
         DataError: A split is missing or damaged.
     """
     record: dict[str, dict[str, Any]] = {}
-    for split in ("train", "valid", "test"):
+    for split in ("train", "valid", "test") if test else ("train", "valid"):
         with ParquetSource(prepared_folder / f"{split}.parquet") as source:
             paths = [Path(name) for name, _ in source.files]
             record[split] = {
@@ -86,12 +87,13 @@ def _content_hash(path: Path, *_: int) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(config: RunConfig, seed: int) -> str:
+def fingerprint(config: RunConfig, seed: int, *, test: bool = True) -> str:
     """Equal for runs of which the results must be equal.
 
     Args:
         config: The run.
         seed: Its seed.
+        test: Whether it scores the test rows.
 
     Returns:
         A hash of the seed, the data, the versions, and the configuration but for what has no effect
@@ -109,26 +111,38 @@ def fingerprint(config: RunConfig, seed: int) -> str:
     content = {
         "config": settings,
         "seed": seed,
-        "data": data_record(config.prepared_folder),
+        "data": data_record(config.prepared_folder, test=test),
         "versions": versions(),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def run_record(config: RunConfig, seed: int) -> dict[str, Any]:
+def is_finished(folder: Path, expected: str) -> bool:
+    """Whether a folder holds a finished run, and not that of another configuration.
+
+    Args:
+        folder: Of the run. Runs are renamed into place when whole, so one that is there is whole.
+        expected: The fingerprint of the run.
+    """
+    mark = folder / "fingerprint.txt"
+    return mark.is_file() and mark.read_text(encoding="utf-8") == expected
+
+
+def run_record(config: RunConfig, seed: int, *, test: bool = True) -> dict[str, Any]:
     """What `record.json` of a run's folder holds: all that somebody needs to make it again.
 
     Args:
         config: The run.
         seed: Its seed.
+        test: Whether it scores the test rows.
 
     Returns:
         The fingerprint, seed, data, versions, and the machine.
     """
     return {
-        "fingerprint": fingerprint(config, seed),
+        "fingerprint": fingerprint(config, seed, test=test),
         "seed": seed,
-        "data": data_record(config.prepared_folder),
+        "data": data_record(config.prepared_folder, test=test),
         "versions": {"python": platform.python_version(), **versions()},
         "machine": {
             "platform": platform.platform(),

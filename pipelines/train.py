@@ -4,6 +4,7 @@ import json
 import logging
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 _SCORING_BATCH = 4096
 _RESULTS = "run"
+_WARM_START = "warm_start"
+_ORDER_OF_WARM_START = 1 << 30
 
 
 def build_model(config: RunConfig, features: Features, *, seed: int) -> RankingModel:
@@ -52,11 +55,14 @@ def build_model(config: RunConfig, features: Features, *, seed: int) -> RankingM
     """
     denoiser = build_denoiser(config, seed=seed) if config.denoiser.enabled else None
     return RankingModel(
-        Ranker(features.ranker_spec(config)),
+        Ranker(features.ranker_spec(config), seed),
         config.model.label,
         denoiser,
         config.denoiser.positives,
         seed,
+        is_joint=config.denoiser.weight > 0,
+        jit_compile=config.train.jit_compile
+        and tf.distribute.get_strategy().num_replicas_in_sync == 1,
     )
 
 
@@ -104,7 +110,7 @@ def _quality(targets: pd.DataFrame, scores: npt.NDArray[np.float32]) -> dict[str
 
 
 def _history(progress: Progress) -> pd.DataFrame:
-    frame = pd.DataFrame(progress.history).rename(columns={"ranking_loss": "loss"})
+    frame = pd.DataFrame(progress.history).rename(columns={"mean_loss": "loss"})
     frame.insert(0, "epoch", np.arange(1, len(frame) + 1))
     return frame
 
@@ -116,20 +122,20 @@ def _train(
     record: dict[str, Any],
     run: str,
     team: Workers,
+    test: bool,
 ) -> dict[str, Any]:
     """Does what `train` says; the chief writes the results in its work folder."""
     started = time.monotonic()
     seed, settings, label = record["seed"], config.train, config.model.label
-    paths = {
-        split: config.prepared_folder / f"{split}.parquet" for split in ("train", "valid", "test")
-    }
-    targets = {split: _targets(paths[split], label) for split in ("valid", "test")}
+    scored = ("valid", "test") if test else ("valid",)
+    paths = {split: config.prepared_folder / f"{split}.parquet" for split in ("train", *scored)}
+    targets = {split: _targets(paths[split], label) for split in scored}
     tf.keras.backend.clear_session()
     tf.keras.utils.set_random_seed(seed)
     shape: dict[str, Any] = {"label": label, "max_length": config.prepare.max_length}
     scoring = {
         split: features.dataset(paths[split], batch_size=_SCORING_BATCH, **shape)
-        for split in ("valid", "test")
+        for split in scored
     }
     # A dataset of its own: one more pass over the training one would change its order.
     unshuffled = features.dataset(paths["train"], batch_size=settings.batch_size, **shape)
@@ -137,20 +143,23 @@ def _train(
         batch = next(iter(unshuffled))
     with team.scope():
         model = build_model(config, features, seed=seed)
-        model.compile(optimizer=tf.keras.optimizers.Adam(_learning_rate(config)))
-        # All variables must be there before a backup is read.
         model(batch)
-        model.optimizer.build(model.trainable_variables)
 
-    def training(first_step: int) -> tf.data.Dataset:
+    def training(shuffle_seed: int, first_step: int) -> tf.data.Dataset:
         return features.dataset(
             paths["train"],
             batch_size=settings.batch_size,
-            shuffle_seed=seed,
+            shuffle_seed=shuffle_seed,
             pool_row_groups=settings.pool_row_groups,
             first_step=first_step,
             **shape,
         )
+
+    def start(learning_rate: Any) -> None:
+        """With an optimiser of its own; all variables must be there before a backup is read."""
+        with team.scope():
+            model.compile(optimizer=tf.keras.optimizers.Adam(learning_rate))
+            model.optimizer.build(model.trainable_variables)
 
     def end_of_epoch(epoch: int, figures: dict[str, float], seconds: float) -> None:
         if config.denoiser.enabled and config.denoiser.weight > 0:
@@ -160,17 +169,26 @@ def _train(
         if not team.is_chief:
             return
         # Keras' own AUC is binned.
-        figures["valid_auc"] = _quality(targets["valid"], score(model, scoring["valid"]))["auc"]
+        quality = _quality(targets["valid"], score(model, scoring["valid"]))
+        figures.update({f"valid_{name}": value for name, value in quality.items()})
         logger.info(
             "%s: epoch %d, loss %.4f, valid AUC %.4f, %.0f s",
             run,
             epoch + 1,
-            figures["ranking_loss"],
+            figures["mean_loss"],
             figures["valid_auc"],
             seconds,
         )
 
-    backups = Backups(work / BACKUPS, model, settings.backup_minutes, run)
+    def end_of_warm_epoch(epoch: int, figures: dict[str, float], seconds: float) -> None:
+        logger.info(
+            "%s: warm start, epoch %d, side loss %.4f, %.0f s",
+            run,
+            epoch + 1,
+            figures["mean_loss"],
+            seconds,
+        )
+
     results = work / _RESULTS
     results.mkdir(exist_ok=True)
     before = time.monotonic() - started
@@ -183,12 +201,31 @@ def _train(
         ) as loggers,
         data_errors(),
     ):
+        steps, warmed = int(unshuffled.cardinality()), 0.0
+        if model.denoiser is not None and config.denoiser.warm_start_epochs:
+            start(settings.learning_rate)
+            model.is_warming = True
+            warmed = fit(
+                model,
+                # Not the order in which the ranking, and so the control, sees the rows.
+                partial(training, seed + _ORDER_OF_WARM_START),
+                end_of_warm_epoch,
+                Backups(work / BACKUPS / _WARM_START, model, settings.backup_minutes, run),
+                steps=steps,
+                epochs=config.denoiser.warm_start_epochs,
+                patience=0,
+                team=team,
+            ).seconds
+            model.is_warming = False
+            model.denoiser.step.assign(0)  # schedules and warm-up begin with the ranking
+        start(_learning_rate(config))
+        backups = Backups(work / BACKUPS, model, settings.backup_minutes, run)
         progress = fit(
             model,
-            training,
+            partial(training, seed),
             end_of_epoch,
             backups,
-            steps=int(unshuffled.cardinality()),
+            steps=steps,
             epochs=settings.epochs,
             patience=settings.patience,
             team=team,
@@ -199,7 +236,7 @@ def _train(
     after = time.monotonic()
     best = backups.best(progress.best_epoch)
     model.load_weights(str(best / BEST)).expect_partial()
-    scores = {split: score(model, scoring[split]) for split in ("valid", "test")}
+    of_best = progress.history[progress.best_epoch]
     metrics: dict[str, Any] = {
         "label": label,
         "seed": seed,
@@ -207,14 +244,18 @@ def _train(
         "best_epoch": progress.best_epoch + 1,
         "epochs": progress.epoch,
         "rows": {split: len(frame) for split, frame in targets.items()},
-        **{split: _quality(targets[split], scores[split]) for split in ("valid", "test")},
-        "seconds": round(before + progress.seconds + time.monotonic() - after, 1),
-        "versions": record["versions"],
+        "valid": {name: of_best[f"valid_{name}"] for name in ("auc", "gauc", "log_loss")},
     }
+    if test:
+        scores = score(model, scoring["test"])
+        metrics["test"] = _quality(targets["test"], scores)
+    metrics["seconds"] = round(before + warmed + progress.seconds + time.monotonic() - after, 1)
+    metrics["versions"] = record["versions"]
     with backups.needs_room("the results"):
         shutil.copytree(best, results / "checkpoint", dirs_exist_ok=True)
         _history(progress).to_csv(results / "history.csv", index=False)
-        targets["test"].assign(score=scores["test"]).to_parquet(results / "scores.parquet")
+        if test:
+            targets["test"].assign(score=scores).to_parquet(results / "scores.parquet")
         features.save(results / "features.json")
         texts = {
             "run.json": config.model_dump_json(indent=2),
@@ -234,6 +275,7 @@ def train(
     seed: int = 0,
     features: Features | None = None,
     name: str | None = None,
+    test: bool = True,
 ) -> dict[str, Any]:
     """Trains one model and writes `folder`, whole or not at all.
 
@@ -255,6 +297,8 @@ def train(
         seed: Seed of initial weights, dropout, shuffling and masks.
         features: Fitted features, to share between runs; fitted here by default.
         name: What the log lines call it; `control` or `treatment` by default.
+        test: Whether to score the test rows. Without, no byte of them is read, there is no
+            `scores.parquet`, and `metrics.json` has no `test`: for settings to choose from.
 
     Returns:
         What `metrics.json` holds.
@@ -271,19 +315,21 @@ def train(
         tf.config.experimental.enable_op_determinism()
     run = f"{name or ('treatment' if config.denoiser.enabled else 'control')}, seed {seed}"
     features = fit_features(config) if features is None else features
-    record = run_record(config, seed)
+    record = run_record(config, seed, test=test)
     of_chief = unfinished_run(folder, record["fingerprint"], run)
     with team.together(run), team.work_folder(of_chief) as work:
-        metrics = _train(config, features, work, record, run, team)
+        metrics = _train(config, features, work, record, run, team, test)
         if team.is_chief:
             replace_folder(work / _RESULTS, folder)
         metrics = team.from_chief(metrics)
+    last = "test" if test else "valid"
     logger.info(
-        "%s: best epoch %d, test AUC %.4f, GAUC %.4f, %.0f s",
+        "%s: best epoch %d, %s AUC %.4f, GAUC %.4f, %.0f s",
         run,
         metrics["best_epoch"],
-        metrics["test"]["auc"],
-        metrics["test"]["gauc"],
+        last,
+        metrics[last]["auc"],
+        metrics[last]["gauc"],
         metrics["seconds"],
     )
     return metrics

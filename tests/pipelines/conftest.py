@@ -37,7 +37,7 @@ RUN_FILE = {
         "mlp_units": [16],
         "dropout": 0.1,
     },
-    "denoiser": {"weight": 0.2},
+    "denoiser": {"masking": "dimension", "weight": 0.2, "warm_start_epochs": 0},
     "train": {"batch_size": 256, "epochs": 2, "learning_rate": 0.01, "patience": 2},
     "ab": {"seeds": [0, 1], "num_resamples": 200},
 }

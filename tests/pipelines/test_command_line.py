@@ -40,7 +40,7 @@ def test_help_lists_the_jobs_and_legacy_keras_is_chosen_for_the_process():
     assert result.returncode == 0
     for job in (
         "simulate", "import", "prepare", "check", "audit", "train", "arms", "ab", "compare",
-        "export", "inspect", "denoising", "coverage", "bench",
+        "export", "harm", "inspect", "denoising", "coverage", "bench",
     ):  # fmt: skip
         assert job in result.stdout
 

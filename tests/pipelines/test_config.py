@@ -33,7 +33,10 @@ def test_the_run_files_that_come_with_the_project_are_valid(path):
 
 def test_defaults_and_the_folder_option(tmp_path):
     config = load(tmp_path)
-    assert config.denoiser.weight == 0.1
+    denoiser = config.denoiser
+    assert (denoiser.weight, denoiser.warm_start_epochs, denoiser.masking) == (0.0, 5, "event")
+    served = config.without_side_loss().denoiser
+    assert (served.weight, served.warm_start_epochs) == (0.0, 0)  # no encoder to train, or to serve
     assert config.log_folder == Path("x/log")
     moved = load_run_config(tmp_path / "run.yaml", folder=tmp_path)
     assert moved.prepared_folder == tmp_path / "prepared"
@@ -108,7 +111,8 @@ def test_the_run_file_has_every_option_of_the_layer():
     # Of a run: the seed. Of the prepared data: what fields say about each other. Sequences of a
     # prepared log are named by their type.
     options -= {"self", "kwargs", "seed", "mutual_information", "types"}
-    assert set(DenoiserConfig.model_fields) == options | {"enabled", "positives"}
+    of_the_run = {"enabled", "positives", "warm_start_epochs"}
+    assert set(DenoiserConfig.model_fields) == options | of_the_run
 
 
 def test_an_arm_replaces_keys_and_keeps_the_others(tmp_path):

@@ -16,8 +16,9 @@ def test_two_workers_train_what_one_process_trains(run_file, tmp_path):
 
     content = yaml.safe_load(run_file.read_text())
     # Batches of an odd number of rows, which two workers cannot share out evenly; a penalty and a
-    # dropout, parts of which each of them has.
-    content["train"] |= {"batch_size": 255, "epochs": 1}
+    # dropout, parts of which each of them has; a warm start; what cannot be compiled there.
+    content["train"] |= {"batch_size": 255, "epochs": 1, "jit_compile": True}
+    content["denoiser"]["warm_start_epochs"] = 1
     content["model"] |= {"embedding_l2": 0.01, "dropout": 0.2}
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(content))

@@ -39,13 +39,15 @@ RUN = {
         "mlp_units": [8],
         "dropout": 0.2,
     },
-    # What has the most to remember: a queue, a momentum encoder, a temperature, a schedule.
+    # What has the most to remember: a queue, a momentum encoder, a temperature, a schedule, and two
+    # phases, each with its optimiser and its order of the rows.
     "denoiser": {
         "loss": "moco",
         "queue_size": 64,
         "momentum": 0.9,
         "learn_temperature": True,
         "weight": 0.2,
+        "warm_start_epochs": 1,
     },
     "train": {
         "batch_size": 32,
