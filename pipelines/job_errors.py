@@ -2,7 +2,7 @@
 
 
 class JobError(RuntimeError):
-    """A job that could not finish, and that goes on where it was when it is run again."""
+    """A job that could not finish; what it has finished is kept."""
 
 
 class WorkerDiedError(JobError):
@@ -15,3 +15,7 @@ class FolderInUseError(JobError):
 
 class DiskFullError(JobError):
     """There was no room to write."""
+
+
+class DivergedError(JobError):
+    """A training whose scores are no numbers any more."""

@@ -18,7 +18,7 @@ class Trial:
 
     Attributes:
         values: By `section.key`.
-        quality: The higher, the better.
+        quality: The higher, the better; minus infinity if the training diverged.
     """
 
     values: Values

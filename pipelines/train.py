@@ -19,6 +19,7 @@ from pipelines.denoiser import build_denoiser
 from pipelines.distribution import Workers, workers
 from pipelines.features import Features, fit_features
 from pipelines.fitting import fit
+from pipelines.job_errors import DivergedError
 from pipelines.models import Ranker, RankingModel
 from pipelines.progress import Progress
 from pipelines.run_logging import run_logging
@@ -169,7 +170,15 @@ def _train(
         if not team.is_chief:
             return
         # Keras' own AUC is binned.
-        quality = _quality(targets["valid"], score(model, scoring["valid"]))
+        scores = score(model, scoring["valid"])
+        undefined = int(np.isnan(scores).sum())
+        if undefined:
+            raise DivergedError(
+                f"{run}, epoch {epoch + 1}: expected scores that are numbers. Received: NaN for "
+                f"{undefined:,} of {len(scores):,} validation rows, from train.learning_rate="
+                f"{settings.learning_rate:g}; a smaller one may help"
+            )
+        quality = _quality(targets["valid"], scores)
         figures.update({f"valid_{name}": value for name, value in quality.items()})
         logger.info(
             "%s: epoch %d, loss %.4f, valid AUC %.4f, %.0f s",
@@ -307,6 +316,7 @@ def train(
         ConfigError: The plug-in's options do not go together.
         DataError: A prepared file is missing, damaged, or lacks a column or a class.
         DiskFullError: There is no room to write.
+        DivergedError: Validation scores became NaN.
         FolderInUseError: Another process is at the same run.
         WorkerDiedError: Another worker is gone.
     """

@@ -2,10 +2,12 @@
 
 import json
 import logging
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from pipelines.arms import CONTROL, default_processes, worker_died
 from pipelines.config import ConfigError, RunConfig, StudyConfig
 from pipelines.distribution import refuse_workers
 from pipelines.features import Features, fit_features
+from pipelines.job_errors import DivergedError
 from pipelines.json_report import write_json_report
 from pipelines.parameter_search import Trial, Values, best_trial, require_optuna, searching
 from pipelines.run_record import fingerprint, is_finished
@@ -34,7 +37,8 @@ class TunedArm:
 
     Attributes:
         settings: By `section.key`; empty for an arm without a space.
-        quality: Their mean validation AUC over the tuning seeds; None without a space.
+        quality: Their mean validation AUC over the tuning seeds; None without a space, minus
+            infinity if every trial diverged with a seed.
         trials: All that were tried, in order.
     """
 
@@ -219,12 +223,14 @@ class TrialRuns:
         else:
             features = self._features_of(config)
             future = self._executor.submit(_quality, config, folder, seed, name, features)
-            future.add_done_callback(self._tell)
+            future.add_done_callback(partial(self._tell, f"{name}, seed {seed}"))
         self._started[arm, mark] = future
         return future
 
-    def _tell(self, future: Future[float]) -> None:
+    def _tell(self, run: str, future: Future[float]) -> None:
         if not future.cancelled() and future.exception() is None:
+            if future.result() == -math.inf:
+                logger.warning("%s: diverged, so its settings are not the best", run)
             self._progress.done(kept=False)
 
     def _features_of(self, config: RunConfig) -> Features:
@@ -236,16 +242,19 @@ class TrialRuns:
 
 
 def _quality(config: RunConfig, folder: Path, seed: int, name: str, features: Features) -> float:
-    metrics = train(config, folder, seed=seed, features=features, name=name, test=False)
+    try:
+        metrics = train(config, folder, seed=seed, features=features, name=name, test=False)
+    except DivergedError:
+        return -math.inf
     return float(metrics["valid"]["auc"])
 
 
 def run_tuning(config: RunConfig, progress: StudyProgress | None = None) -> Tuning:
     """Searches for the settings of all arms of a run file's study.
 
-    No test row is read. Writes `study/tuning.json`, and a folder a training
-    run under `study/trials/`. What an earlier call has finished is kept, and a search that was
-    killed goes on to the same settings.
+    No test row is read. Writes `study/tuning.json`, and a folder a training run under
+    `study/trials/`. What an earlier call has finished is kept, and a search that was killed goes on
+    to the same settings. A trial that diverges is never the best, and ends nothing.
 
     Args:
         config: The run.
@@ -285,6 +294,10 @@ def to_dict(tuning: Tuning) -> dict[str, Any]:
         arm: {**asdict(one), "number_of_trials": len(one.trials)}
         for arm, one in tuning.arms.items()
     }
+    for arm in arms.values():
+        for one in (arm, *arm["trials"]):
+            if one["quality"] == -math.inf:
+                one["quality"] = None  # JSON has no infinities
     return {"label": tuning.label, "host": tuning.host, "arms": arms}
 
 
@@ -310,7 +323,10 @@ def to_markdown(tuning: Tuning) -> str:
     for arm, one in tuning.arms.items():
         first, best = "", ""
         if one.quality is not None:
-            first, best = f"{one.trials[0].quality:.5f}", f"{one.quality:.5f}"
+            first, best = (
+                "diverged" if quality == -math.inf else f"{quality:.5f}"
+                for quality in (one.trials[0].quality, one.quality)
+            )
         words = settings_in_words(one.settings) or "as in the run file"
         lines.append(f"| {arm} | {len(one.trials)} | {first} | {best} | {words} |")
     return "\n".join(lines) + "\n"

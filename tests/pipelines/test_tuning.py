@@ -278,6 +278,47 @@ def test_a_trial_like_an_earlier_one_of_its_arm_is_not_trained_again(config, tmp
     assert sorted(progress.kept) == [False] * 4 + [True] * 12
 
 
+def test_a_trial_that_diverges_is_not_the_best_and_ends_nothing(
+    config, tmp_path, monkeypatch, caplog
+):
+    from pipelines import tuning
+    from pipelines.job_errors import DivergedError
+    from pipelines.parameter_search import Trial
+
+    def train(config, folder, *, seed, **options):
+        if seed == 101 and config.train.learning_rate > 0.02:
+            raise DivergedError("NaN")
+        return write_run(config, folder, seed=seed, **options)
+
+    monkeypatch.setattr(tuning, "train", train)
+    small = copied(config, tmp_path)
+    found = tuning.run_tuning(small, Recorder())
+    trials = found.arms["control"].trials
+    fast = [one for one in trials if one.values["train.learning_rate"] > 0.02]
+    assert fast
+    assert {one.quality for one in fast} == {float("-inf")}
+    assert found.host["train.learning_rate"] <= 0.02
+    assert len(trials) == 7
+    told = json.loads((tmp_path / "study" / "tuning.json").read_text())
+    assert [one["quality"] for one in told["arms"]["control"]["trials"]] == [
+        None if one in fast else one.quality for one in trials
+    ]
+    assert caplog.text.count("seed 101: diverged") == len(fast)
+    lost = tuning.TunedArm({}, float("-inf"), (Trial({}, float("-inf")),))
+    table = tuning.to_markdown(tuning.Tuning("is_click", {}, {"x": lost}))
+    assert "| x | 1 | diverged | diverged |" in table
+
+
+def test_a_training_that_diverges_is_one_clear_error(config, tmp_path):
+    from pipelines.job_errors import DivergedError
+    from pipelines.train import train
+
+    wild = config.train.model_copy(update={"learning_rate": float("inf")})
+    with pytest.raises(DivergedError, match=r"epoch 1: .* NaN for .* train.learning_rate=inf"):
+        train(config.model_copy(update={"train": wild}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_file_without_a_study_is_one_clear_error(config):
     from pipelines.config import ConfigError
     from pipelines.tuning import run_tuning
