@@ -73,7 +73,9 @@ RESUMED = """
         np.testing.assert_array_equal(scores(model, data), data["scores"])
         (denoiser,) = seqdenoise.denoisers_in(model)
         assert denoiser.step.numpy() == 3
-        assert denoiser._queues["click"].inserted.numpy() == 36
+        # Halves of the events are two views of rows with two events.
+        with_views = np.sum(np.sum(data["click"] > 0, axis=1) >= 2)
+        assert denoiser._queues["click"].inserted.numpy() == with_views < 36
         if kind == "saved_model":
             # Keras leaves the optimizer that lies there; TensorFlow reads it.
             model.optimizer.build(model.trainable_variables)
