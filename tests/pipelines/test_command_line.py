@@ -137,7 +137,9 @@ def test_bad_input_gives_one_clear_error_and_leaves_nothing(log, damage):
     before = sorted(log.parent.rglob("*"))
     result = pipelines(job, log)
     assert result.returncode == 2
-    assert len([line for line in result.stderr.splitlines() if "error" in line.lower()]) == 1
+    # On some processors TensorFlow tells, at any log level, of round-off errors.
+    own = [line for line in result.stderr.splitlines() if "oneDNN" not in line]
+    assert len([line for line in own if "error" in line.lower()]) == 1
     message = result.stderr[result.stderr.index("error:") :]
     for word in words:
         assert word in message
