@@ -107,7 +107,7 @@ def noise_curve(
         seed: Of the noise.
 
     Returns:
-        The curves and the areas between them.
+        The curves, the areas between them, and their falls.
 
     Raises:
         ConfigError: Levels or types that cannot be, or the control is not among the arms.
@@ -143,21 +143,29 @@ def noise_curve(
 
 
 def to_markdown(curves: NoiseCurves) -> str:
-    """A table with a line an arm: the metric at each level, and the area against the control."""
+    """A table with a line an arm: the metric at each level, its fall, and both comparisons.
+
+    A fall is how much worse the metric is at the last level than at the first: smaller is better.
+    """
     heads = [f"{100 * level:g} % noise" for level in curves.levels]
-    area = f"area against {curves.control}"
+    interval = f"({100 * curves.confidence:.6g} % interval)"
+    heads += ["fall", f"fall against {curves.control} {interval}", "verdict of falls"]
+    heads += [f"area against {curves.control} {interval}", "verdict of areas"]
     lines = [
-        f"| {curves.metric} | " + " | ".join([*heads, area, "verdict"]) + " |",
-        "| :--- |" + " ---: |" * (len(heads) + 1) + " :--- |",
+        f"| {curves.metric} | " + " | ".join(heads) + " |",
+        "| :--- |" + " ---: |" * (len(curves.levels) + 2) + " :--- | ---: | :--- |",
     ]
+    fall_of_control = next(iter(curves.falls.values())).control
     for arm, points in curves.curves.items():
         cells = [f"{point.value:.4f}" for point in points]
-        between = curves.areas.get(arm)
-        if between is None:
-            cells += ["", ""]
+        if arm == curves.control:
+            cells += [f"{fall_of_control:.4f}", "", "", "", ""]
         else:
-            interval = f"({between.low:+.5f} to {between.high:+.5f})"
-            cells += [f"{between.difference:+.5f} {interval}", between.outcome]
+            fall, area = curves.falls[arm], curves.areas[arm]
+            cells.append(f"{fall.treatment:.4f}")
+            for one in (fall, area):
+                ends = f"({one.low:+.5f} to {one.high:+.5f})"
+                cells += [f"{one.difference:+.5f} {ends}", one.outcome]
         lines.append(f"| {arm} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

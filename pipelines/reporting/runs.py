@@ -59,29 +59,33 @@ def noise(report: Report) -> str:
         [arm, *(f"{one.value:.5f} ({one.low:.5f} to {one.high:.5f})" for one in points)]
         for arm, points in curves.curves.items()
     ]
-    areas = [
+    compared = [
         [
             arm,
+            what,
+            f"{one.control:.5f}",
             f"{one.difference:+.5f}",
             f"{one.low:+.5f} to {one.high:+.5f}",
             f"{one.p_value:.2g}",
             one.outcome,
         ]
-        for arm, one in curves.areas.items()
+        for arm in curves.falls
+        for what, one in (("fall", curves.falls[arm]), ("area", curves.areas[arm]))
     ]
     interval = f"{percent(curves.confidence)} interval"
     notes = "".join(f"<li>{text(note)}</li>" for note in curves.notes)
     return (
         "<p>Events that nobody did, planted into the histories of the test rows. A curve that "
-        "falls more slowly belongs to a model that minds them less. The area between the curves "
-        "is the mean difference times the range of the noise.</p>"
+        "falls more slowly belongs to a model that minds them less. The fall is how much worse "
+        "the metric is at the last level than at the first: smaller is better. The area under a "
+        "curve is the mean times the range of the noise, and counts a lead without noise too.</p>"
         + panels(
             [
                 figure(drawing),
                 table(
-                    ["arm", f"area to {curves.control}", interval, "p", "outcome"],
-                    areas,
-                    words=(0, 4),
+                    ["arm", "what", curves.control, "difference", interval, "p", "outcome"],
+                    compared,
+                    words=(0, 1, 6),
                 ),
             ]
         )

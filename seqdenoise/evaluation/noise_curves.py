@@ -1,4 +1,4 @@
-"""How a metric falls with the share of noise in the histories, arm by arm, and the area between."""
+"""How a metric falls with the share of noise in the histories, arm by arm, and what differs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +46,9 @@ class NoiseCurves:
         differences: By treatment, its comparison with the control at each level.
         areas: By treatment, the comparison of the areas under the curves: `difference` is the area
             between treatment and control. Over a range of levels of width `w`, it is `w` times the
-            mean difference.
+            mean difference. A lead at every level is an area, even where both fall alike.
+        falls: By treatment, the comparison of the falls: how much worse an arm's metric is at the
+            highest level than at the lowest. Smaller is better; a lead without noise is not in it.
         confidence: Of all intervals.
         num_resamples: Draws of the users.
         notes: What a reader has to know beside the numbers.
@@ -58,6 +60,7 @@ class NoiseCurves:
     curves: dict[str, tuple[CurvePoint, ...]]
     differences: dict[str, tuple[MetricComparison, ...]]
     areas: dict[str, MetricComparison]
+    falls: dict[str, MetricComparison]
     confidence: float
     num_resamples: int
     notes: tuple[str, ...]
@@ -76,10 +79,10 @@ def noise_curves(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> NoiseCurves:
-    """Draws the curves of several arms, with intervals, and the areas between them.
+    """Draws the curves of several arms, with intervals, the areas between them and their falls.
 
     Users are drawn with replacement, the same draw for all arms, seeds and levels, so that what a
-    user does to both curves cancels in the area between them. Intervals are those of `compare`.
+    user does to both curves, or to both ends of one, cancels. Intervals are those of `compare`.
 
     Args:
         labels: 0/1 or bool `[N]`.
@@ -111,6 +114,9 @@ def noise_curves(
         ...     [0, 0.5], control="now", num_resamples=100)
         >>> curves.areas["new"].outcome, curves.differences["new"][0].difference
         ('better', 0.0)
+        >>> fall = curves.falls["new"]
+        >>> fall.outcome, fall.treatment < fall.control
+        ('better', True)
     """
     shares = _check_levels(levels)
     if control not in scores or len(scores) < 2:
@@ -139,15 +145,20 @@ def noise_curves(
         sample, asked, list(scores), shares.size, num_resamples, seed
     )
 
-    def compared(name: str, weighting: Floats, treatment: str) -> MetricComparison:
+    def compared(
+        name: str, weighting: Floats, treatment: str, larger_is_better: bool
+    ) -> MetricComparison:
         before, after = (np.tensordot(weighting, values[a], 1) for a in (control, treatment))
         draws = np.tensordot(weighting, resampled[treatment] - resampled[control], 1)
         return compare_metric(
-            name, asked.larger_is_better, before, after, draws, sample.num_users, confidence
+            name, larger_is_better, before, after, draws, sample.num_users, confidence
         )
 
     treatments = [arm for arm in scores if arm != control]
     one_level = np.eye(shares.size)
+    better = asked.larger_is_better
+    # First level less last, or the other way round: above zero where the metric gets worse.
+    fall = (one_level[0] - one_level[-1]) * (1 if better else -1)
     return NoiseCurves(
         metric=metric,
         control=control,
@@ -157,10 +168,15 @@ def noise_curves(
             for arm in scores
         },
         differences={
-            arm: tuple(compared(metric, row, arm) for row in one_level) for arm in treatments
+            arm: tuple(compared(metric, row, arm, better) for row in one_level)
+            for arm in treatments
         },
         areas={
-            arm: compared(f"area under {metric}", trapezoid_weights(shares), arm)
+            arm: compared(f"area under {metric}", trapezoid_weights(shares), arm, better)
+            for arm in treatments
+        },
+        falls={
+            arm: compared(f"fall of {metric}", fall, arm, larger_is_better=False)
             for arm in treatments
         },
         confidence=float(confidence),

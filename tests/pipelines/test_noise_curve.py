@@ -139,10 +139,19 @@ def test_curves_of_finished_runs(finished_ab, config, tmp_path, monkeypatch, cap
     kept = pd.read_parquet(runs / "treatment-seed1" / "scores.parquet")["score"]
     np.testing.assert_allclose(clean, kept, rtol=1e-5)
     lines = job.to_markdown(curves).splitlines()
-    assert lines[0] == "| AUC | 0 % noise | 50 % noise | area against control | verdict |"
+    assert lines[0] == (
+        "| AUC | 0 % noise | 50 % noise | fall | fall against control (95 % interval) "
+        "| verdict of falls | area against control (95 % interval) | verdict of areas |"
+    )
+    fall, area = curves.falls["treatment"], curves.areas["treatment"]
     assert lines[2].startswith(f"| control | {curves.curves['control'][0].value:.4f} |")
-    assert lines[3].endswith(f"| {curves.areas['treatment'].outcome} |")
-    assert {line.count("|") for line in lines} == {6}
+    assert lines[2].endswith(f" | {fall.control:.4f} |  |  |  |  |")
+    assert lines[3].endswith(
+        f" | {fall.treatment:.4f} "
+        f"| {fall.difference:+.5f} ({fall.low:+.5f} to {fall.high:+.5f}) | {fall.outcome} "
+        f"| {area.difference:+.5f} ({area.low:+.5f} to {area.high:+.5f}) | {area.outcome} |"
+    )
+    assert {line.count("|") for line in lines} == {9}
 
     # What is there is kept; what is missing, or of another run, is made.
     made = []

@@ -147,8 +147,12 @@ def test_the_numbers_of_the_page(report, plain):
     assert "by Holm's method: the chance of any wrong verdict among them is at most 5 %" in text
     assert "Each of the 5 values" in text
     assert "Two seeds tell little" in text  # the comparison's notes
-    area = report.noise_curve.areas["plain"]
-    assert f"plain{area.difference:+.5f}{area.low:+.5f} to {area.high:+.5f}" in text
+    for what, one in (
+        ("fall", report.noise_curve.falls["plain"]),
+        ("area", report.noise_curve.areas["plain"]),
+    ):
+        numbers = f"{one.control:.5f}{one.difference:+.5f}{one.low:+.5f} to {one.high:+.5f}"
+        assert f"plain{what}{numbers}" in text
     assert "2.1252.1252.1250.750" in text  # health at the best epoch, the second
     curve = report.calibration["plain", "1"]
     ece = curve.weight @ abs(curve.rate - curve.probability) / curve.weight.sum()

@@ -57,9 +57,77 @@ def test_curves_and_area_are_those_of_the_definition():
         trapezoids = 0.2 * (gaps[0] + gaps[1]) / 2 + 0.3 * (gaps[1] + gaps[2]) / 2
         np.testing.assert_allclose(curves.areas[arm].difference, trapezoids, rtol=1e-9)
         np.testing.assert_allclose([d.difference for d in curves.differences[arm]], gaps, rtol=1e-9)
-    assert set(curves.areas) == set(curves.differences) == {"new", "newer"}
-    area = curves.areas["new"]
+        fall = curves.falls[arm]
+        falls = [means[a][0] - means[a][-1] for a in ("control", arm)]
+        np.testing.assert_allclose([fall.control, fall.treatment], falls, rtol=1e-9)
+        np.testing.assert_allclose(fall.difference, falls[1] - falls[0], rtol=1e-9)
+    assert set(curves.areas) == set(curves.falls) == set(curves.differences) == {"new", "newer"}
+    area, fall = curves.areas["new"], curves.falls["new"]
     assert (area.metric, area.larger_is_better) == ("area under AUC", True)
+    assert (fall.metric, fall.larger_is_better) == ("fall of AUC", False)
+
+
+def test_a_lead_at_every_level_is_an_area_and_no_fall():
+    labels, users, scores = experiment()
+    control = scores["control"]
+    # Both arms are the same at all levels, the treatment nearer to the labels.
+    same = {"control": control[[0, 0, 0]], "new": control[[0, 0, 0]] + labels}
+    curves = run((labels, users, same))
+    assert curves.areas["new"].outcome == "better"
+    fall = curves.falls["new"]
+    assert (fall.control, fall.treatment, fall.difference) == (0, 0, 0)
+    assert (fall.low, fall.high, fall.outcome) == (0, 0, "cannot tell")
+
+
+@pytest.mark.parametrize("noisier", [False, True])
+def test_a_slower_fall_is_better_and_a_faster_one_worse(noisier):
+    labels, users, scores = experiment(num_users=200)
+    if noisier:
+        scores = {"control": scores["new"], "new": scores["control"]}
+    else:
+        scores.pop("newer")
+    curves = run((labels, users, scores))
+    fall = curves.falls["new"]
+    assert fall.control > 0
+    assert fall.treatment > 0
+    assert fall.outcome == ("worse" if noisier else "better")
+    assert (fall.difference > 0) == noisier
+
+
+def test_the_interval_of_the_fall_covers_users_and_seeds():
+    """Of users by drawing them in a plain loop; of seeds by their own falls."""
+    labels, users, scores = experiment(num_seeds=1, num_users=80)
+    fall = run((labels, users, scores), num_resamples=600).falls["new"]
+    rng = np.random.default_rng(7)
+    drawn = []
+    for _ in range(400):
+        rows = np.concatenate([np.flatnonzero(users == user) for user in rng.integers(0, 80, 80)])
+        ends = {
+            arm: [auc(labels[rows], scores[arm][level, 0, rows]) for level in (0, 2)]
+            for arm in ("control", "new")
+        }
+        drawn.append(ends["new"][0] - ends["new"][1] - ends["control"][0] + ends["control"][1])
+    np.testing.assert_allclose(fall.standard_error, np.std(drawn), rtol=0.12)
+
+    # A thousand users: what is left is nearly the seeds' spread alone.
+    values = np.array([[0.9, 0.6], [0.8, 0.7], [0.9, 0.4]])  # AUC of three seeds, first and last
+    copies = 1000
+    rank = np.arange(copies) / copies
+    both = np.tile([0, 1], copies)
+
+    def with_auc(share):
+        # A positive beats every negative with chance `share`: exact for these shares.
+        out = np.zeros(2 * copies)
+        out[1::2] = np.where(rank < share, 1.0, -1.0)
+        return out
+
+    new = np.stack([[with_auc(values[seed, level]) for seed in range(3)] for level in (0, 1)])
+    flat = {"control": np.zeros_like(new), "new": new}
+    fall = noise_curves(
+        both, np.repeat(np.arange(copies), 2), flat, [0, 0.5], control="control", num_resamples=50
+    ).falls["new"]
+    np.testing.assert_allclose([seed.difference for seed in fall.seeds], [0.3, 0.1, 0.5])
+    assert abs(fall.standard_error / (np.std([0.3, 0.1, 0.5], ddof=1) / 3**0.5) - 1) < 0.05
 
 
 def test_every_level_is_compared_as_compare_does():
@@ -127,6 +195,21 @@ def test_a_loss_is_better_below():
     assert not area.larger_is_better
     assert area.difference < 0
     assert area.outcome == "better"
+
+
+def test_a_loss_that_rises_with_noise_falls_in_quality():
+    labels, users, _ = experiment()
+    rng = np.random.default_rng(1)
+    sure = labels * 0.4 + 0.3 + rng.uniform(-0.05, 0.05, (3, 3, labels.size))
+    noisy = 0.5 + 0.5 * (sure - 0.5)
+    scores = {"control": np.stack([sure[0], sure[1], noisy[2]]), "new": sure}
+    fall = run((labels, users, scores), metric="log loss").falls["new"]
+    losses = [
+        -np.mean([np.log(p if y else 1 - p) for s in arm for y, p in zip(labels, s, strict=True)])
+        for arm in (sure[0], noisy[2])
+    ]
+    np.testing.assert_allclose(fall.control, losses[1] - losses[0], rtol=1e-9)
+    assert fall.outcome == "better"
 
 
 def test_weights_of_trapezoids():
