@@ -8,8 +8,8 @@ References:
     the features looked up in a batch in place of all there are, and the default coefficients.
 """
 
-import zlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +17,7 @@ import tensorflow as tf
 from pipelines.config import Cl4ctrConfig
 from seqdenoise.numerics import Tensor, l2_normalize
 from seqdenoise.replicas import GlobalBatch
+from seqdenoise.seeded_dense import seeded_dense
 from seqdenoise.views import feature_dropout, fold_in
 
 
@@ -110,20 +111,7 @@ class Cl4ctr(tf.keras.layers.Layer):
 
     def build(self, input_shape: Any) -> None:
         """Creates the weights."""
-
-        def dense(name: str, inputs: int, units: int, activation: str | None) -> Any:
-            layer = tf.keras.layers.Dense(
-                units,
-                activation=activation,
-                kernel_initializer=tf.keras.initializers.GlorotUniform(
-                    seed=zlib.crc32(f"{self.seed}/{name}".encode()) & 0x7FFFFFFF
-                ),
-                name=name,
-            )
-            with tf.name_scope(self.name), tf.name_scope(name):
-                layer.build((None, inputs))
-            return layer
-
+        dense = partial(seeded_dense, seed=self.seed, scope=self.name)
         hidden, dim = self.settings.hidden_units, self.embedding_dim
         self.hidden = dense("hidden", input_shape[-1], hidden, "relu")
         self.interactions = dense("interactions", hidden, hidden, "relu")

@@ -1,11 +1,12 @@
 """Encoders of a view: a two-layer MLP to a unit vector, its head and its slow twin."""
 
-import zlib
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from seqdenoise.numerics import Tensor, l2_normalize
+from seqdenoise.seeded_dense import seeded_dense
 
 
 @tf.keras.utils.register_keras_serializable(package="seqdenoise")
@@ -65,24 +66,7 @@ class ViewEncoder(tf.keras.layers.Layer):
 
     def build(self, input_shape: Any) -> None:
         """Creates the dense layers."""
-
-        def dense(name: str, inputs: int, units: int, activation: str | None) -> Any:
-            # Explicit names and seeds: automatic ones would shift the host model's own.
-            layer = tf.keras.layers.Dense(
-                units,
-                activation=activation,
-                kernel_initializer=tf.keras.initializers.GlorotUniform(
-                    seed=zlib.crc32(f"{self.seed}/{name}".encode()) & 0x7FFFFFFF
-                ),
-                name=name,
-                dtype=self.dtype_policy,
-            )
-            # Legacy Keras names weights by the name scope alone, and some of its file formats need
-            # distinct names.
-            with tf.name_scope(self.name), tf.name_scope(name):
-                layer.build((None, inputs))
-            return layer
-
+        dense = partial(seeded_dense, seed=self.seed, scope=self.name, dtype=self.dtype_policy)
         self.hidden = dense("hidden", int(input_shape[-1]), self.hidden_units, "relu")
         self.projection = dense("projection", self.hidden_units, self.units, None)
         if self.head_units is not None:
