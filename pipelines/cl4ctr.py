@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pipelines.config import Cl4ctrConfig
+from pipelines.run_sections import Cl4ctrConfig
 from seqdenoise.numerics import Tensor, l2_normalize
 from seqdenoise.replicas import GlobalBatch
 from seqdenoise.seeded_dense import seeded_dense

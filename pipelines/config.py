@@ -1,389 +1,30 @@
 """The YAML run file: one schema for every job, unknown keys refused."""
 
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationError,
-    model_validator,
+from pydantic import Field, ValidationError, model_validator
+
+from pipelines.harm_config import HarmConfig
+from pipelines.run_sections import (
+    AbConfig,
+    DenoiserConfig,
+    LogConfig,
+    ModelConfig,
+    PrepareConfig,
+    Section,
+    TrainConfig,
 )
-
-from seqdenoise.data.sequence_rules import SequenceRules
-
-TimeUnit = Literal["s", "ms", "us", "ns"]
-Rate = Annotated[float, Field(ge=0, lt=1)]
-Units = Annotated[int, Field(ge=1)]
+from pipelines.study_config import Choices, Space, StudyConfig
 
 
 class ConfigError(ValueError):
     """A run file that cannot be used; the message names the file and the key."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class LogConfig(_Section):
-    """Where the raw tables are.
-
-    The folder holds `events.parquet` and `impressions.parquet`, and optionally `histories.parquet`,
-    `items.parquet` and `users.parquet`, each a file or a folder of files. It may be a URL that
-    `pyarrow.fs` or fsspec opens, such as `s3://bucket/log`.
-    """
-
-    folder: str = "log"
-    time_unit: TimeUnit = "ms"
-
-
-class SplitConfig(_Section):
-    """Half-open ranges of impression time, in this order: train, valid, test.
-
-    Train is `[train_from, valid_from - gap)`, valid `[valid_from, test_from - gap)`, test
-    `[test_from, test_until)`. A time is a time stamp with a zone, or an integer in the log's unit,
-    which is also that of `gap`: the horizon of a label that looks ahead, lest labels of training
-    tell what happens in validation.
-    """
-
-    train_from: datetime | int | None = None
-    valid_from: datetime | int
-    test_from: datetime | int
-    test_until: datetime | int | None = None
-    gap: int = Field(default=0, ge=0)
-
-    @model_validator(mode="after")
-    def _zones(self) -> "SplitConfig":
-        for name in ("train_from", "valid_from", "test_from", "test_until"):
-            value = getattr(self, name)
-            if isinstance(value, datetime) and value.tzinfo is None:
-                raise ValueError(
-                    f"`{name}` needs a time zone, for instance 2022-05-01T00:00:00+08:00. "
-                    f"Received: {value.isoformat()}"
-                )
-        return self
-
-
-class PrepareConfig(_Section):
-    """Raw tables to one row an impression with point-in-time sequences.
-
-    What a sequence holds is said by `seqdenoise.data.sequences.SequenceRules`, under the same
-    names; `max_age` and `session_gap` are in the log's unit.
-    """
-
-    sequence_types: list[str] = Field(min_length=1)
-    max_length: int = Field(default=50, ge=1)
-    item_fields: list[str] = []
-    event_fields: list[str] = []
-    age: bool = False
-    ties: Literal["exclude", "include"] = "exclude"
-    deduplicate: Literal["exact", "consecutive", "item"] | None = None
-    max_age: int | None = Field(default=None, ge=0)
-    session_gap: int | None = Field(default=None, ge=0)
-    user_fields: list[str] = []
-    context_fields: list[str] = []
-    labels: list[str] = Field(min_length=1)
-    where: dict[str, list[int | str]] = {}
-    split: SplitConfig
-
-    @model_validator(mode="after")
-    def _rules_hold(self) -> "PrepareConfig":
-        self.rules()
-        return self
-
-    def rules(self) -> SequenceRules:
-        """What the sequence builder is to do."""
-        return SequenceRules(
-            types=tuple(self.sequence_types),
-            max_length=self.max_length,
-            item_fields=tuple(self.item_fields),
-            event_fields=tuple(self.event_fields),
-            age=self.age,
-            ties=self.ties,
-            deduplicate=self.deduplicate,
-            max_age=self.max_age,
-            session_gap=self.session_gap,
-        )
-
-
-class Cl4ctrConfig(_Section):
-    """CL4CTR (`pipelines.cl4ctr`), penalties on the embeddings of the candidate and `categorical`.
-
-    `contrast` and `constraints` are the coefficients of its contrastive loss (alpha) and of feature
-    alignment and field uniformity together (beta); `mask_rate` is the share of entries masked.
-    """
-
-    contrast: float = Field(default=1.0, ge=0)
-    constraints: float = Field(default=0.01, ge=0)
-    mask_rate: Rate = 0.5
-    hidden_units: Units = 64
-
-
-class ModelConfig(_Section):
-    """The reference ranker: target attention over the sequences (DIN), side features, an MLP.
-
-    `event_fields` are the item fields embedded, beside the item itself, for the candidate and for
-    every event of a sequence, from one shared table a field. `categorical` and `numeric` are
-    further columns of the impression: item, user or context fields. `cl4ctr: {}` trains with the
-    penalties of CL4CTR, a rival of the plug-in.
-    """
-
-    label: str
-    event_fields: list[str] = []
-    categorical: list[str] = []
-    numeric: list[str] = []
-    embedding_dim: int = Field(default=16, ge=1)
-    min_count: int = Field(default=1, ge=1)
-    attention_units: list[Units] = Field(default=[32], min_length=1)
-    mlp_units: list[Units] = [128, 64]
-    dropout: Rate = 0.0
-    embedding_l2: float = Field(default=0.0, ge=0)
-    cl4ctr: Cl4ctrConfig | None = None
-
-
-class DenoiserConfig(_Section):
-    """Arguments of `seqdenoise.SequenceDenoiser`, under the same names, and whether to use it.
-
-    Two things come from the prepared data: `mutual_information`, and `tau_plus` where
-    `loss_options` says `tau_plus: estimated`. `positives` says which labels a loss that takes
-    labels gets: none (`views`), the model's label (`same_label`), or that of positive rows alone
-    (`same_positive_label`).
-
-    `warm_start_epochs` go before the ranking, by the side loss alone (see `seqdenoise.warm_start`);
-    with `weight: 0` that is all there is of it, and the default (docs/results.md says why).
-    """
-
-    enabled: bool = True
-    weight: float = Field(default=0.0, ge=0)
-    masking: Literal[
-        "dimension",
-        "event_dimension",
-        "event",
-        "field",
-        "correlated_field",
-        "crop_mask_reorder",
-        "dropout",
-    ] = "event"
-    dropout: Rate | None = None
-    num_positives: int = Field(default=1, ge=1)
-    temperature: float | None = Field(default=None, gt=0)
-    learn_temperature: bool = False
-    loss: Literal[
-        "info_nce",
-        "nt_xent",
-        "n_pair",
-        "triplet",
-        "simple",
-        "debiased",
-        "hard_negative",
-        "multi_positive",
-        "moco",
-        "rocl",
-    ] = "info_nce"
-    loss_options: dict[str, bool | int | float | str] = {}
-    positives: Literal["views", "same_label", "same_positive_label"] = "views"
-    exclude: list[str] = ["search"]
-    alignment: Literal["view", "type"] | None = None
-    alignment_weight: float | None = Field(default=None, ge=0)
-    trusted: str | list[str] | None = None
-    transport: dict[str, int | float | None] | None = None
-    gate: bool = False
-    negatives: Literal["global", "local"] = "global"
-    gradient_budget: float | None = Field(default=None, gt=0)
-    project_conflicts: bool = False
-    units: int = Field(default=32, ge=1)
-    hidden_units: int = Field(default=64, ge=1)
-    head_units: int | None = Field(default=None, ge=1)
-    momentum: float | None = Field(default=None, ge=0, le=1)
-    queue_size: int | None = Field(default=None, ge=1)
-    attack: dict[str, bool | int | float] | None = None
-    warmup_steps: int = Field(default=0, ge=0)
-    warm_start_epochs: int = Field(default=5, ge=0)
-
-
-class TrainConfig(_Section):
-    """The optimisation of one run.
-
-    With `cosine_decay` the learning rate falls to 0 along half a cosine over all `epochs`.
-    `tensorboard` and `mlflow`, the name of an experiment, log the training there too.
-
-    A training that was killed goes on from its last backup: one is made after every epoch and, of
-    long ones, every `backup_minutes` (0 or null for epochs alone). `deterministic` has TensorFlow
-    leave out everything whose result depends on timing, for the rest of the process: on a CPU runs
-    are the same to the last bit without it, on a GPU they are not. `jit_compile` has XLA compile
-    loss and gradients, on one device: some seconds more at the start, less time a step. On several
-    replicas, whose sums it cannot compile, it has no effect.
-    """
-
-    batch_size: int = Field(default=512, ge=1)
-    epochs: int = Field(default=10, ge=1)
-    learning_rate: float = Field(default=1e-3, gt=0)
-    cosine_decay: bool = False
-    patience: int = Field(default=1, ge=0)
-    pool_row_groups: int = Field(default=8, ge=1)
-    deterministic: bool = False
-    jit_compile: bool = False
-    backup_minutes: float | None = Field(default=10, ge=0)
-    tensorboard: bool = False
-    mlflow: str | None = None
-
-
-class AbConfig(_Section):
-    """The A/B: which arms and seeds, by what they are judged, and how the interval is made.
-
-    Beside `control` and `treatment` take part the `arms` named here, from the run file's `arms`
-    section. With `slices` every metric is also compared within slices of the test rows (see
-    `pipelines.run_slices`; `slice_by` names further columns), corrected for their number by
-    `multiplicity`. `noise_levels` are shares of planted events at which all
-    runs are scored again; none by default, since each costs a pass over the test rows a run.
-    `train_noise` is planted into the training and validation rows of all arms. `noise_draw` says
-    whether every item is as likely or popular ones more.
-    `processes` is how many runs are trained at a time; by default what the machine bears.
-    """
-
-    seeds: list[int] = Field(default=[0, 1, 2], min_length=1)
-    arms: list[str] = []
-    metrics: list[str] = Field(
-        default=["AUC", "GAUC", "log loss", "normalised entropy", "ECE", "NDCG@10"], min_length=1
-    )
-    num_resamples: int = Field(default=2000, ge=100)
-    confidence: float = Field(default=0.95, gt=0.5, lt=1)
-    slices: bool = True
-    slice_by: list[str] = []
-    multiplicity: Literal["holm", "benjamini-hochberg"] = "holm"
-    noise_levels: list[Rate] = []
-    train_noise: Rate = 0.0
-    noise_draw: Literal["uniform", "popularity"] = "uniform"
-    processes: int | None = Field(default=None, ge=1)
-
-
-class HarmSetting(_Section):
-    """One setting of the harm check: what it has in place of the run file's own.
-
-    `train_fraction` is the share of the training rows, `label` short for `model: {label: ...}`.
-    """
-
-    train_fraction: float = Field(default=1.0, gt=0, le=1)
-    label: str | None = None
-    model: dict[str, Any] = {}
-    train: dict[str, Any] = {}
-
-    @model_validator(mode="after")
-    def _one_label(self) -> "HarmSetting":
-        if self.label is not None and "label" in self.model:
-            raise ValueError(
-                "expected one of `label` and `model.label`. "
-                f"Received: {self.label!r} and {self.model['label']!r}"
-            )
-        return self
-
-
-class HarmConfig(_Section):
-    """The harm check: in which settings control and treatment are compared, and with which seeds.
-
-    The plug-in is that of the section `denoiser` in all of them. `processes` is how many runs of a
-    setting are trained at a time; by default what the machine bears. Intervals are made as `ab`
-    says.
-    """
-
-    seeds: list[int] = Field(default=[0, 1, 2], min_length=1)
-    # Names are those of folders, and stand in a Markdown table.
-    settings: dict[Annotated[str, Field(pattern=r"^[^./|\\\n][^/|\\\n]*$")], HarmSetting] = Field(
-        min_length=1
-    )
-    processes: int | None = Field(default=None, ge=1)
-
-    @model_validator(mode="after")
-    def _seeds_are_single(self) -> "HarmConfig":
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"`seeds` may name each once. Received: {self.seeds}")
-        return self
-
-
-class Choices(_Section):
-    """Values of a setting, to try any of."""
-
-    choices: list[Any] = Field(min_length=1)
-
-
-class Span(_Section):
-    """Numbers from `low` to `high`, to try any of: whole ones if both ends are.
-
-    With `log` as many below as above the geometric mean of the ends.
-    """
-
-    low: int | float
-    high: int | float
-    log: bool = False
-
-    @model_validator(mode="after")
-    def _is_a_span(self) -> "Span":
-        if not self.low < self.high or (self.log and self.low <= 0):
-            raise ValueError(
-                "expected `low` below `high`, and above 0 where `log` is true. "
-                f"Received: {self.low} to {self.high}"
-            )
-        return self
-
-
-def _search_tag(value: Any) -> str:
-    names = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    return "choices" if "choices" in names else "span"
-
-
-Search = Annotated[
-    Annotated[Choices, Tag("choices")] | Annotated[Span, Tag("span")], Discriminator(_search_tag)
-]
-Space = dict[str, Search]
-
-
-class StudyConfig(_Section):
-    """The study: a search for every arm's settings on validation rows, and then the final runs.
-
-    The arms are those of the run file, `control` among them. Settings are searched for on the first
-    of the `labels`, with the `tuning_seeds`, and used for all labels; the final runs have the
-    `seeds`. First the host: `host_trials` of the `space`, on the control, whose best values all
-    arms then have. Then `trials` of each arm's own space in `spaces`, and as many more of the
-    control's. A space holds, by `section.key` of `model`, `denoiser` and `train`, either `choices`
-    or `low` and `high`. `rivals` are arms that the best of the others is compared with.
-    `noise_levels` are those at which control and best arm are scored again. `processes` is how many
-    runs are trained at a time; by default what the machine bears. Intervals are made as `ab` says.
-    """
-
-    labels: list[str] = Field(min_length=1)
-    seeds: list[int] = Field(default=[0, 1, 2, 3, 4], min_length=1)
-    tuning_seeds: list[int] = Field(default=[100], min_length=1)
-    space: Space = {}
-    host_trials: int = Field(default=1, ge=1)
-    trials: int = Field(default=1, ge=1)
-    spaces: dict[str, Space] = {}
-    rivals: list[str] = []
-    noise_levels: list[Rate] = []
-    processes: int | None = Field(default=None, ge=1)
-
-    @model_validator(mode="after")
-    def _names_are_single(self) -> "StudyConfig":
-        for name in ("labels", "seeds", "tuning_seeds", "rivals"):
-            values = getattr(self, name)
-            if len(set(values)) < len(values):
-                raise ValueError(f"`{name}` may name each once. Received: {values}")
-        both = sorted(set(self.seeds) & set(self.tuning_seeds))
-        if both:
-            # The luck of a seed that chose the settings would be in the final runs too.
-            raise ValueError(
-                "`tuning_seeds` may hold none of `seeds`: settings are judged on other runs than "
-                f"those they were chosen by. Received: {both}"
-            )
-        return self
-
-
-class RunConfig(_Section):
+class RunConfig(Section):
     """A whole run file. Relative folders are under `folder`, itself under the working directory.
 
     `arms` names variants: each holds the keys of `model`, `denoiser` and `train` in which it
@@ -397,7 +38,9 @@ class RunConfig(_Section):
     denoiser: DenoiserConfig = DenoiserConfig()
     train: TrainConfig = TrainConfig()
     ab: AbConfig = AbConfig()
-    arms: dict[str, dict[Literal["model", "denoiser", "train"], dict[str, Any]]] = {}
+    arms: dict[str, dict[Literal["model", "denoiser", "train"], dict[str, Any]]] = Field(
+        default_factory=dict
+    )
     harm: HarmConfig | None = None
     study: StudyConfig | None = None
 
@@ -526,7 +169,7 @@ class RunConfig(_Section):
         return self
 
     def _check_space(self, name: str, arm: str, space: Space) -> None:
-        sections: dict[str, type[_Section]] = {
+        sections: dict[str, type[Section]] = {
             "model": ModelConfig,
             "denoiser": DenoiserConfig,
             "train": TrainConfig,

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.config import PrepareConfig, RunConfig, TimeUnit
+from pipelines.config import RunConfig
+from pipelines.run_sections import PrepareConfig, TimeUnit
 from seqdenoise.data.columns import (
     decoded,
     flatten_lists,

@@ -8,7 +8,7 @@ import tensorflow as tf
 import tensorflow_recommenders as tfrs
 
 from pipelines.cl4ctr import Cl4ctr
-from pipelines.config import Cl4ctrConfig
+from pipelines.run_sections import Cl4ctrConfig
 from seqdenoise import SequenceDenoiser, gradient_balance
 from seqdenoise.numerics import Tensor
 from seqdenoise.recording import recording

@@ -5,7 +5,8 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.config import Choices, ConfigError, Search
+from pipelines.config import ConfigError
+from pipelines.study_config import Choices, Search
 
 Values = dict[str, Any]
 # Optuna draws its first ten at random, which is all that many of our searches have.

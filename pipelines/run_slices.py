@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from pipelines.config import ConfigError, RunConfig, TimeUnit
+from pipelines.config import ConfigError, RunConfig
+from pipelines.run_sections import TimeUnit
 from seqdenoise.data.columns import IntArray, flatten_lists, is_list
 from seqdenoise.data.files import ParquetSource
 from seqdenoise.evaluation.slices import MOST_VALUES

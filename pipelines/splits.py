@@ -6,7 +6,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from pipelines.config import ConfigError, SplitConfig, TimeUnit
+from pipelines.config import ConfigError
+from pipelines.run_sections import SplitConfig, TimeUnit
 from seqdenoise.data.columns import IntArray
 
 SPLITS = ("train", "valid", "test")

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from pipelines.arms import CONTROL, default_processes, train_arms
-from pipelines.config import RunConfig, StudyConfig
+from pipelines.config import RunConfig
 from pipelines.distribution import refuse_workers
 from pipelines.noise_curve import noise_curve
 from pipelines.parameter_search import require_optuna
 from pipelines.run_comparison import RunScores, compare_all_runs, read_scores
+from pipelines.study_config import StudyConfig
 from pipelines.study_progress import StudyProgress
 from pipelines.study_report import write_study
 from pipelines.study_result import LabelResult, StudyResult

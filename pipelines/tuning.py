@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from pipelines.arms import CONTROL, default_processes, worker_died
-from pipelines.config import ConfigError, RunConfig, StudyConfig
+from pipelines.config import ConfigError, RunConfig
 from pipelines.distribution import refuse_workers
 from pipelines.features import Features, fit_features
 from pipelines.job_errors import DivergedError
 from pipelines.json_report import write_json_report
 from pipelines.parameter_search import Trial, Values, best_trial, require_optuna, searching
 from pipelines.run_record import fingerprint, is_finished
+from pipelines.study_config import StudyConfig
 from pipelines.study_progress import StudyProgress
 from pipelines.train import train
 from pipelines.training_pool import training_pool

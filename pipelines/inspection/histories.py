@@ -10,10 +10,10 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow.parquet as pq
 
-from pipelines.config import TimeUnit
 from pipelines.inspection.finished_run import CANDIDATE, FinishedRun
 from pipelines.inspection.samples import take_rows
 from pipelines.inspection.truth import UNKNOWN, Truth
+from pipelines.run_sections import TimeUnit
 from seqdenoise.data.files import ParquetSource
 
 

@@ -58,7 +58,7 @@ def embedded():
 
 def penalties(**settings):
     from pipelines.cl4ctr import Cl4ctr
-    from pipelines.config import Cl4ctrConfig
+    from pipelines.run_sections import Cl4ctrConfig
 
     return Cl4ctr(Cl4ctrConfig(hidden_units=6, **settings), FIELDS, DIM, seed=1)
 
@@ -130,7 +130,7 @@ def ranking_models(config, arms):
 
 @pytest.fixture(scope="module")
 def control_and_rival(config):
-    from pipelines.config import Cl4ctrConfig
+    from pipelines.run_sections import Cl4ctrConfig
 
     return ranking_models(config, [None, Cl4ctrConfig()])
 
@@ -190,7 +190,8 @@ def test_a_loaded_run_has_nothing_of_it(control_and_rival, tmp_path):
 
 
 def test_a_run_file_names_it_in_an_arm(config):
-    from pipelines.config import Cl4ctrConfig, RunConfig
+    from pipelines.config import RunConfig
+    from pipelines.run_sections import Cl4ctrConfig
 
     raw = config.model_dump()
     off = {"denoiser": {"enabled": False}}

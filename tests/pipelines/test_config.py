@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.config import ConfigError, DenoiserConfig, load_run_config
+from pipelines.config import ConfigError, load_run_config
+from pipelines.run_sections import DenoiserConfig
 from seqdenoise.masking import MASKINGS
 from seqdenoise.objective import LOSSES
 

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.config import Choices, ConfigError, Span
+from pipelines.config import ConfigError
 from pipelines.parameter_search import Trial, best_trial, next_values, searching
+from pipelines.study_config import Choices, Span
 
 SPACE = {
     "train.learning_rate": Span(low=1e-4, high=1e-1, log=True),

@@ -9,10 +9,11 @@ import pytest
 import small_log
 from small_log import MINUTE, START
 
-from pipelines.config import ConfigError, SplitConfig
+from pipelines.config import ConfigError
 from pipelines.preparation.bucket import ROW_GROUP_ROWS
 from pipelines.preparation.summary import length_statistics
 from pipelines.prepare import prepare
+from pipelines.run_sections import SplitConfig
 from pipelines.splits import split_bounds, split_codes, to_ticks
 from seqdenoise.errors import DataError
 

@@ -1,7 +1,8 @@
 import pytest
 import yaml
 
-from pipelines.config import Choices, ConfigError, RunConfig, Span, load_run_config
+from pipelines.config import ConfigError, RunConfig, load_run_config
+from pipelines.study_config import Choices, Span
 
 RUN = {
     "folder": "x",
