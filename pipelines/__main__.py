@@ -3,7 +3,6 @@
 import logging
 import os
 import sys
-from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -31,6 +30,7 @@ from rich.markdown import Markdown
 from pipelines.bench_commands import benchmarks
 from pipelines.clear_error import one_clear_error
 from pipelines.config import load_run_config
+from pipelines.import_commands import sources
 
 app = typer.Typer(
     help="Raw logs to an A/B verdict and an exported model.",
@@ -38,17 +38,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-sources = typer.Typer(help="Published logs to event, impression and history tables.")
 app.add_typer(sources, name="import", no_args_is_help=True)
 app.add_typer(benchmarks, name="bench", no_args_is_help=True)
 
 RunFile = Annotated[Path, typer.Argument(help="The YAML run file.", show_default=False)]
 Folder = Annotated[
     Path | None, typer.Option(help="Replaces the run file's `folder`.", show_default=False)
-]
-LogFolder = Annotated[Path, typer.Argument(help="Where to write the log.", show_default=False)]
-Horizon = Annotated[
-    int, typer.Option(min=1, help="Hours after a click or view in which a conversion counts.")
 ]
 
 
@@ -74,7 +69,7 @@ def _print_markdown(text: str) -> None:
 
 @app.command()
 def simulate(
-    log: LogFolder,
+    log: Annotated[Path, typer.Argument(help="Where to write the log.", show_default=False)],
     users: Annotated[int, typer.Option(min=1, help="Number of users.")] = 4000,
     items: Annotated[int, typer.Option(min=10, help="Number of items.")] = 3000,
     noise_rate: Annotated[
@@ -87,65 +82,6 @@ def simulate(
 
     with one_clear_error():
         write_simulated_log(log, num_users=users, num_items=items, noise_rate=noise_rate, seed=seed)
-
-
-@sources.command()
-def kuairand(
-    source: Annotated[Path, typer.Argument(help="The folder of the published files.")],
-    log: LogFolder,
-) -> None:
-    """Import KuaiRand-Pure: the published CSV files, or the adapted subset with histories."""
-    from pipelines.sources.kuairand import import_kuairand
-
-    with one_clear_error():
-        import_kuairand(source, log)
-
-
-@sources.command()
-def otto(
-    source: Annotated[Path, typer.Argument(help="The published .jsonl file, or its folder.")],
-    log: LogFolder,
-    horizon_hours: Horizon = 24,
-) -> None:
-    """Import OTTO: clicks as impressions, labelled by a later cart or order of the session."""
-    from pipelines.sources.otto import import_otto
-
-    with one_clear_error():
-        import_otto(source, log, horizon=timedelta(hours=horizon_hours))
-
-
-@sources.command()
-def retailrocket(
-    source: Annotated[Path, typer.Argument(help="The folder of the published files.")],
-    log: LogFolder,
-    horizon_hours: Horizon = 24,
-    fields_at: Annotated[
-        datetime | None,
-        typer.Option(
-            help="UTC; item fields are those known then, and impressions begin. "
-            "By default the first snapshot.",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
-    """Import RetailRocket: views as impressions, labelled by a later cart or purchase."""
-    from pipelines.sources.retailrocket import import_retailrocket
-
-    at = fields_at and fields_at.replace(tzinfo=timezone.utc)
-    with one_clear_error():
-        import_retailrocket(source, log, horizon=timedelta(hours=horizon_hours), fields_at=at)
-
-
-@sources.command()
-def movielens(
-    source: Annotated[Path, typer.Argument(help="The folder of the unpacked files.")],
-    log: LogFolder,
-) -> None:
-    """Import MovieLens: ratings as impressions, labelled by whether the film was liked."""
-    from pipelines.sources.movielens import import_movielens
-
-    with one_clear_error():
-        import_movielens(source, log)
 
 
 @app.command()

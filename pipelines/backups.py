@@ -19,8 +19,8 @@ from pathlib import Path
 import tensorflow as tf
 
 from pipelines.disk_space import needs_room
-from pipelines.models import RankingModel
 from pipelines.progress import Progress
+from pipelines.ranking_model import RankingModel
 from seqdenoise.data.atomic import atomic_folder, remove_folder
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,8 @@ import tensorflow as tf
 from pipelines.bench_machine import described, machine, versions
 from pipelines.config import ConfigError
 from pipelines.json_report import write_json_report
-from pipelines.models import Ranker, RankerSpec, RankingModel
+from pipelines.ranker import Ranker, RankerSpec
+from pipelines.ranking_model import RankingModel
 from seqdenoise import SequenceDenoiser, ViewEncoder, info_nce_loss, view_seed
 from seqdenoise.health import health_metrics, update_health
 from seqdenoise.masking import Masking

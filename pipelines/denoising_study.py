@@ -14,8 +14,8 @@ from pipelines.arms import train_arms
 from pipelines.config import ConfigError, RunConfig
 from pipelines.event_scores import scored_events
 from pipelines.export import load_model
-from pipelines.models import Ranker
 from pipelines.prepare import prepare
+from pipelines.ranker import Ranker
 from pipelines.simulate import write_simulated_log
 from pipelines.splits import to_ticks
 from seqdenoise.data.atomic import atomic_file

@@ -12,7 +12,7 @@ import seqdenoise
 from pipelines.config import RunConfig
 from pipelines.denoiser import build_denoiser
 from pipelines.features import Features
-from pipelines.models import Ranker
+from pipelines.ranker import Ranker
 from seqdenoise.data.files import ParquetSource
 from seqdenoise.data.parquet import data_errors
 from seqdenoise.inputs import whole

@@ -10,7 +10,8 @@ import tensorflow as tf
 from pipelines.config import RunConfig
 from pipelines.denoiser import build_denoiser
 from pipelines.features import Features
-from pipelines.models import Ranker, RankingModel
+from pipelines.ranker import Ranker
+from pipelines.ranking_model import RankingModel
 from seqdenoise.data.atomic import atomic_folder
 from seqdenoise.data.vocabulary import Vocabulary
 from seqdenoise.errors import DataError

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipelines.config import RunConfig
-from pipelines.models import RankerSpec
+from pipelines.ranker import RankerSpec
 from seqdenoise.data.files import ParquetSource
 from seqdenoise.data.parquet import fit_vocabularies, parquet_dataset
 from seqdenoise.data.vocabulary import Vocabulary

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from pipelines.backups import Backups
 from pipelines.distribution import Workers
-from pipelines.models import RankingModel
 from pipelines.progress import Progress
+from pipelines.ranking_model import RankingModel
 
 
 def fit(

@@ -13,7 +13,8 @@ import tensorflow as tf
 from pipelines.bench_step import ranking_model, step_batch
 from pipelines.export import write_saved_model
 from pipelines.features import Features
-from pipelines.models import RankerSpec, RankingModel
+from pipelines.ranker import RankerSpec
+from pipelines.ranking_model import RankingModel
 from seqdenoise import denoise, strip_for_serving
 from seqdenoise.data.vocabulary import Vocabulary
 from seqdenoise.numerics import Tensor

@@ -20,8 +20,9 @@ from pipelines.distribution import Workers, workers
 from pipelines.features import Features, fit_features
 from pipelines.fitting import fit
 from pipelines.job_errors import DivergedError
-from pipelines.models import Ranker, RankingModel
 from pipelines.progress import Progress
+from pipelines.ranker import Ranker
+from pipelines.ranking_model import RankingModel
 from pipelines.run_logging import run_logging
 from pipelines.run_record import run_record
 from pipelines.unfinished_run import BACKUPS, unfinished_run

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from pipelines.inspection.distances import Cloud, TypeDistance, type_distances
 from pipelines.inspection.finished_run import CANDIDATE, FinishedRun
 from pipelines.inspection.samples import draw_rows, take_rows
-from pipelines.models import Ranker
+from pipelines.ranker import Ranker
 
 
 @dataclass(frozen=True)

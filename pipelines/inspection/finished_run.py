@@ -12,7 +12,7 @@ from pipelines.config import ConfigError, RunConfig
 from pipelines.denoiser import build_denoiser
 from pipelines.export import load_model
 from pipelines.features import Features
-from pipelines.models import Ranker
+from pipelines.ranker import Ranker
 from seqdenoise import SequenceDenoiser
 from seqdenoise.errors import DataError
 from seqdenoise.numerics import Tensor

@@ -30,7 +30,7 @@ def ranker_and_features(run):
     import tensorflow as tf
 
     from pipelines.features import fit_features
-    from pipelines.models import Ranker
+    from pipelines.ranker import Ranker
 
     features = fit_features(run)
     tf.keras.utils.set_random_seed(4)

@@ -6,7 +6,7 @@ pytestmark = pytest.mark.tfrs
 
 
 def test_target_attention_is_an_mlp_on_the_four_parts():
-    from pipelines.models import TargetAttention
+    from pipelines.ranker import TargetAttention
 
     rng = np.random.default_rng(0)
     q, k = rng.normal(size=(3, 4)), rng.normal(size=(3, 5, 4))
