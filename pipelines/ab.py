@@ -1,6 +1,7 @@
 """The A/B: a control and its treatments over several seeds, compared on the test rows."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ def run_ab(config: RunConfig) -> ArmsComparison:
         "seeds": seeds,
         "comparison": to_dict(comparison.arms[TREATMENT]),
         "all_arms": arms_to_dict(comparison),
+        "noise": None if curves is None else asdict(curves),
         "config": json.loads(config.model_dump_json()),
     }
     text = "\n".join(

@@ -94,6 +94,23 @@ def test_finished_runs_are_kept_and_changed_ones_made_again(
     assert len(made) == 4
 
 
+def test_the_summary_holds_the_noise_curves(finished_ab, config, tmp_path):
+    from pipelines import ab
+
+    folder, _ = finished_ab
+    assert json.loads((folder / "ab.json").read_text())["noise"] is None
+    shutil.copytree(folder, tmp_path / "ab")
+    shutil.copytree(config.prepared_folder, tmp_path / "prepared", copy_function=shutil.copyfile)
+    noisy = config.ab.model_copy(update={"noise_levels": [0.5]})
+    ab.run_ab(config.model_copy(update={"folder": tmp_path, "ab": noisy}))
+    noise = json.loads((tmp_path / "ab" / "ab.json").read_text())["noise"]
+    assert noise["levels"] == [0, 0.5]
+    fall = noise["falls"]["treatment"]
+    ends = [point["value"] for point in noise["curves"]["treatment"]]
+    np.testing.assert_allclose(fall["treatment"], ends[0] - ends[1], rtol=1e-9)
+    assert f"{fall['difference']:+.5f}" in (tmp_path / "ab" / "ab.md").read_text()
+
+
 def test_the_same_seed_trains_the_same_model(finished_ab, config, tmp_path):
     from pipelines.train import train
 

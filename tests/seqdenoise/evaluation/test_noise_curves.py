@@ -212,6 +212,21 @@ def test_a_loss_that_rises_with_noise_falls_in_quality():
     assert fall.outcome == "better"
 
 
+def test_a_row_of_weight_two_is_two_rows_and_one_of_weight_none_is_none():
+    labels, users, scores = experiment()
+    weights = np.random.default_rng(3).integers(0, 3, labels.size)
+    weights[np.unique(users, return_index=True)[1]] = 1  # every user keeps a row
+    weighted = run((labels, users, scores), weights=weights)
+    repeated = np.repeat(np.arange(labels.size), weights)
+    rows = {arm: of_arm[:, :, repeated] for arm, of_arm in scores.items()}
+    plain = run((labels[repeated], users[repeated], rows))
+    for arm in ("new", "newer"):
+        for got, expected in ((weighted.falls, plain.falls), (weighted.areas, plain.areas)):
+            np.testing.assert_allclose(got[arm].difference, expected[arm].difference, rtol=1e-9)
+            np.testing.assert_allclose(got[arm].low, expected[arm].low, rtol=0.2)
+    assert weighted.falls["new"].difference != run((labels, users, scores)).falls["new"].difference
+
+
 def test_weights_of_trapezoids():
     np.testing.assert_allclose(trapezoid_weights(LEVELS), [0.1, 0.25, 0.15])
 
